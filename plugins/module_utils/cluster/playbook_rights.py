@@ -40,12 +40,25 @@ _PROBE = (
 )
 _PROBE_POD = Rule(("get", "create", "delete"), "", "pods", "run a pod that gets a GPU, and take it away", (), PROBES)
 PROBE = "probe"
+# Where the record of rollouts is by default, and its name
+_NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
+RECORD = "gpuops-rollout"
+_PLANS_ROLLOUT = (
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), "", "pods", "see which jobs a change ends"),
+    Rule(("get",), "", "configmaps", "know who changes nodes", (RECORD,), _NAMESPACE),
+)
+_BUDGET = (
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
+    Rule(("get", "create", "patch"), "", "configmaps", "share one budget with all controllers", (RECORD,), _NAMESPACE),
+)
 # What somebody may ask about before he begins. {word: rules}
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
+    "rollout": _BUDGET,
 }
 SAVED_PLANS = (Rule(("get",), "", "namespaces", "know the cluster of a saved plan again", ("kube-system",)),)
 ROLLOUT = (Rule(("list",), "", "nodes", "tell nodes that are not ready from pods that do not start"),)
@@ -69,11 +82,11 @@ def _pods_of(components: Sequence[Component], parameters: Mapping[str, Parameter
 
 
 def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *to_read(components, parameters)]
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *_PLANS_ROLLOUT, *to_read(components, parameters)]
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*_plan(components, parameters), *_NODES, *_PODS, *_validate(components, parameters), *ROLLOUT,
+    return [*_plan(components, parameters), *_NODES, *_PODS, *_BUDGET, *_validate(components, parameters), *ROLLOUT,
             *_pods_of(components, parameters), *to_bring(components, parameters)]
 
 

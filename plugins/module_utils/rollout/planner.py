@@ -17,18 +17,33 @@ import hashlib
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.refusal import Refusal
-from .model import Cause, Decision, Host, Kind, Limits, Place, Present, Rollout, Slots, Unit, Waiting, some
-from .policy import EVERY_KIND, PARALLEL, Policy
-from .windows import Answer, ask
-
-_UNKNOWN_DOMAIN = "unknown"
+from .model import (
+    ALL,
+    UNKNOWN_DOMAIN,
+    Cause,
+    Decision,
+    Host,
+    Kind,
+    Limits,
+    Place,
+    Present,
+    Rollout,
+    Slots,
+    Unit,
+    Waiting,
+    domain_of,
+    part_of,
+    some,
+)
+from .policy import EVERY_KIND, PARALLEL, Limit, Policy
+from .windows import Answer, ask, instant_text
 
 
 def plan(hosts: Iterable[Host], policy: Policy, now: datetime, passed: Iterable[str] = ()) -> Rollout:
-    """What becomes of these hosts. passed: digests of plans for which a canary has gone well.
+    """What becomes of these hosts. passed: Host.proof of all for which a canary has gone well.
 
     Raises ValueError where two have the same name.
     """
@@ -38,13 +53,15 @@ def plan(hosts: Iterable[Host], policy: Policy, now: datetime, passed: Iterable[
             raise ValueError("two hosts with the name %s" % host.name)
         by_name[host.name] = host
     limits = _limits(by_name.values(), policy)
-    beside = {name for name, host in by_name.items() if _stands_beside(host)}
-    refused = {name: refusal for name, host in by_name.items() if name not in beside
+    own = {name: host for name, host in by_name.items() if host.of_run}
+    beside = {name for name, host in own.items() if _stands_beside(host)}
+    refused = {name: refusal for name, host in own.items() if name not in beside
                for refusal in (_refusal(host),) if refusal}
-    refused.update(_left_by_their_group(by_name, policy, beside, refused))
+    refused.update(_left_by_their_group(own, policy, beside, refused, [
+        host for host in by_name.values() if not host.of_run]))
     units = []
     clock = _Clock(by_name, policy, now)
-    for unit in _units(by_name, policy, {*beside, *refused}):
+    for unit in _units(own, policy, {*beside, *refused}):
         refusal = _too_large(unit, by_name, limits) or _without_window(unit, clock)
         if refusal:
             refused.update(dict.fromkeys(unit.hosts, refusal))
@@ -54,14 +71,43 @@ def plan(hosts: Iterable[Host], policy: Policy, now: datetime, passed: Iterable[
                    _ordered(units, by_name, policy, frozenset(passed)), limits)
 
 
-def decide(rollout: Rollout, present: Present) -> Decision:
-    """What may begin at this instant, and what everything else waits for."""
-    return _Standing(rollout, present).decision()
+def renewed(
+    rollout: Rollout, hosts: Mapping[str, Host], policy: Policy, caps: Tuple[Optional[Limit], Optional[Limit]]
+) -> Rollout:
+    """The same order with hosts as they are now, nodes beside them included, and with the limits of those.
+
+    policy: whose limits count, which may be others than those that it was planned with.
+    caps:   the most that the limits in all and of each failure domain may be, None as they are.
+    """
+    return replace(rollout, policy=policy, hosts=hosts, limits=_limits(hosts.values(), policy, caps))
+
+
+def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]] = None) -> Decision:
+    """What may begin at this instant, and what everything else waits for.
+
+    asking: names of the units that ask, where others are silent: a host that is gone would keep its place in the order
+            for ever else. None is all of them.
+    """
+    return _Standing(rollout, present).decision(asking)
+
+
+def to_prove(rollout: Rollout, unit: Unit, is_proved: Collection[str]) -> Tuple[str, ...]:
+    """Host.proof of what a unit is the canary of where it begins now."""
+    if rollout.policy.canaries != EVERY_KIND:
+        return ()
+    return tuple(sorted({rollout.hosts[name].proof for name in unit.hosts}.difference(is_proved)))
+
+
+def proved(rollout: Rollout, present: Present) -> FrozenSet[str]:
+    """Host.proof of all that has gone well once: on a canary, or on any host of this rollout since."""
+    well = present.done.difference(present.unhealthy, present.soaking)
+    return present.passed.union(rollout.hosts[name].proof for name in well)
 
 
 def _stands_beside(host: Host) -> bool:
     """Another manager's mark and a failure stand against every step, however small."""
-    return host.waits_for_nobody and host.reachable and not (host.plan and (host.marks or host.failed))
+    return host.waits_for_nobody and host.reachable and host.refusal is None and not (
+        host.plan and (host.marks or host.failed))
 
 
 def _refusal(host: Host) -> Optional[Refusal]:
@@ -73,12 +119,9 @@ def _refusal(host: Host) -> Optional[Refusal]:
             remedy="let it end, or take its mark away where it has died, and run again",
         )
     if host.failed:
-        return Refusal(
-            "rollout.failed_before",
-            found="this very change of %s has failed before: %s" % (_named(host), host.failed),
-            wanted="a host that a person has looked at since",
-            remedy="find the cause, take the mark of the failure away, and run again; another plan is another change",
-        )
+        return failed_before(host, host.failed)
+    if host.refusal is not None:
+        return host.refusal
     if not host.reachable:
         return Refusal(
             "rollout.unreachable",
@@ -96,14 +139,31 @@ def _refusal(host: Host) -> Optional[Refusal]:
     return None
 
 
+def failed_before(host: Host, reason: str) -> Refusal:
+    """Why a host is not tried again."""
+    return Refusal(
+        "rollout.failed_before",
+        found="the change of %s to this policy has failed before: %s" % (_named(host), reason),
+        wanted="a host that a person has looked at since",
+        remedy="find the cause, free it (module gpu_rollout, `state` ended, `outcome` freed), and run again; another "
+               "policy is another change",
+    )
+
+
 def _left_by_their_group(
-    hosts: Mapping[str, Host], policy: Policy, beside: Set[str], refused: Mapping[str, Refusal]
+    hosts: Mapping[str, Host], policy: Policy, beside: Set[str], refused: Mapping[str, Refusal],
+    strangers: Iterable[Host]
 ) -> Dict[str, Refusal]:
-    """Hosts whose clique or job group cannot be changed as a whole, where it is to be."""
+    """Hosts whose clique or job group cannot be changed as a whole, where it is to be.
+
+    strangers: nodes that are no hosts of this run, of which nobody knows whether they are to be changed.
+    """
     missing: Dict[Tuple[bool, str], List[str]] = {}
-    for name in refused:
-        if _is_parallel(hosts[name], policy):
-            missing.setdefault(_group(hosts[name]), []).append(name)
+    why = {name: refusal.found for name, refusal in refused.items()}
+    for host in (*(hosts[name] for name in refused), *strangers):
+        if _is_parallel(host, policy):
+            missing.setdefault(_group(host), []).append(host.name)
+            why.setdefault(host.name, "it is no host of this run")
     left = {}
     for name, host in hosts.items():
         others = missing.get(_group(host), []) if _is_parallel(host, policy) else []
@@ -111,10 +171,11 @@ def _left_by_their_group(
             left[name] = Refusal(
                 "rollout.unit_incomplete",
                 found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
-                    _group_text(host), some(tuple(others)), refused[others[0]].found),
+                    _group_text(host), some(others), why[others[0]]),
                 wanted="all hosts that restart together, so that they never run mixed drivers",
-                remedy="see to that host first, leave it out of this run, or let `unit_modes` have the group changed "
-                       "host by host (`rolling`)",
+                remedy="see to that host first, have all of them in one run (a slice of a job has every nth host), or "
+                       "let `unit_modes` have the group changed host by host (`rolling`)",
+                option="unit_modes",
             )
     return left
 
@@ -136,7 +197,7 @@ def _units(hosts: Mapping[str, Host], policy: Policy, others: Set[str]) -> List[
 
 def _too_large(unit: Unit, hosts: Mapping[str, Host], limits: Limits) -> Optional[Refusal]:
     needed = [hosts[name] for name in unit.hosts if hosts[name].in_service]
-    too_small = ["%d of failure domain %s" % (limits.domains[domain], domain or _UNKNOWN_DOMAIN)
+    too_small = ["%d of failure domain %s" % (limits.domains[domain], domain or UNKNOWN_DOMAIN)
                  for domain, number in sorted(Counter(host.domain for host in needed).items())
                  if number > limits.domains.get(domain, number)]
     if len(needed) > limits.total:
@@ -149,6 +210,7 @@ def _too_large(unit: Unit, hosts: Mapping[str, Host], limits: Limits) -> Optiona
             len(needed), unit.name, ", ".join(too_small)),
         wanted="limits that let it be changed as a whole",
         remedy="raise `limit` or `domain_limit`, or let `unit_modes` have it changed host by host (`rolling`)",
+        option="limit",
     )
 
 
@@ -161,6 +223,7 @@ def _without_window(unit: Unit, clock: _Clock) -> Optional[Refusal]:
         found="%s: %s" % (unit.name, answer.why),
         wanted="a maintenance window for all its hosts that is as long as the change",
         remedy="lengthen a window of `windows`, or let one hold for the groups of these hosts",
+        option="windows",
     )
 
 
@@ -181,7 +244,7 @@ def _ordered(
     ordered = [replace(unit, place=Place.half_done, why="a run began with it and did not end")
                for unit in sorted(half_done, key=lambda unit: key([unit]))]
     for number in sorted(canaries, key=lambda number: key(blocks[number])):
-        why = "canary of %s" % "; ".join(map(str, canaries[number]))
+        why = "canary of %s" % "; ".join(dict.fromkeys(map(str, canaries[number])))
         ordered += [replace(unit, place=Place.canary, why=why) for unit in inside(blocks[number])]
     for block in sorted((block for number, block in enumerate(blocks) if number not in canaries), key=key):
         ordered += [replace(unit, why=_place_text(_hosts_of([unit], hosts))) for unit in inside(block)]
@@ -204,14 +267,15 @@ def _canaries(
     blocks: Sequence[Sequence[Unit]], hosts: Mapping[str, Host], passed: FrozenSet[str], seed: str
 ) -> Dict[int, List[Kind]]:
     """{number of a block: the kinds that it is the canary of}. A host that is Ready and has few jobs is a good one."""
-    kinds_of = [{host.kind for host in _hosts_of(block, hosts) if host.plan not in passed} for block in blocks]
+    kinds_of = [{(host.kind, host.policy) for host in _hosts_of(block, hosts) if host.proof not in passed}
+                for block in blocks]
     candidates = sorted(range(len(blocks)), key=lambda number: (
         any(not host.ready for host in _hosts_of(blocks[number], hosts)), _key(_hosts_of(blocks[number], hosts), seed)))
     chosen: Dict[int, List[Kind]] = {}
     for kind in sorted({kind for kinds in kinds_of for kind in kinds}):
         number = next((number for number in chosen if kind in kinds_of[number]),
                       next(number for number in candidates if kind in kinds_of[number]))
-        chosen.setdefault(number, []).append(kind)
+        chosen.setdefault(number, []).append(kind[0])
     return chosen
 
 
@@ -227,7 +291,7 @@ def _jobs(hosts: Sequence[Host]) -> int:
 
 def _place_text(hosts: Sequence[Host]) -> str:
     jobs = _jobs(hosts)
-    domains = ", ".join(sorted({host.domain or _UNKNOWN_DOMAIN for host in hosts}))
+    domains = ", ".join(sorted({host.domain or UNKNOWN_DOMAIN for host in hosts}))
     new = "; not in service yet" if not any(host.in_service for host in hosts) else ""
     return "%s, failure domain %s%s" % ("no jobs" if not jobs else "1 job" if jobs == 1 else "%d jobs" % jobs,
                                         domains, new)
@@ -237,14 +301,21 @@ def _hosts_of(units: Sequence[Unit], hosts: Mapping[str, Host]) -> List[Host]:
     return [hosts[name] for name in sorted(name for unit in units for name in unit.hosts)]
 
 
-def _limits(hosts: Iterable[Host], policy: Policy) -> Limits:
+def _limits(
+    hosts: Iterable[Host], policy: Policy, caps: Tuple[Optional[Limit], Optional[Limit]] = (None, None)
+) -> Limits:
     """Of the hosts in service: a new node makes no limit larger."""
     domains = Counter({host.domain: 0 for host in hosts})
     domains.update(host.domain for host in hosts if host.in_service)
-    total = policy.limit.of(sum(domains.values()))
-    if policy.domain_limit is None:
+
+    def lowest(given: Iterable[Optional[Limit]], number: int) -> int:
+        return min(limit.of(number) for limit in given if limit is not None)
+
+    total = lowest((policy.limit, caps[0]), sum(domains.values()))
+    of_domain = (policy.domain_limit, caps[1])
+    if of_domain == (None, None):
         return Limits(total)
-    return Limits(total, {domain: policy.domain_limit.of(number) for domain, number in sorted(domains.items())})
+    return Limits(total, {domain: lowest(of_domain, number) for domain, number in sorted(domains.items())})
 
 
 def _group(host: Host) -> Tuple[bool, str]:
@@ -291,10 +362,8 @@ class _Standing:
         self._present = present
         hosts = rollout.hosts
         self._new = frozenset(name for name, host in hosts.items() if not host.in_service)
-        self._failed: Dict[str, str] = {name: host.failed for name, host in hosts.items() if host.failed}
-        self._failed.update(present.failed)
-        half_done = {name for name, host in hosts.items() if host.half_done} - present.done
-        self._slots = self._slots_of(half_done)
+        self._failed: Mapping[str, str] = {**present.failed_before, **present.failed}
+        self._slots = self._slots_of(present.half_done - present.done)
         self._stopped = tuple(self._reasons_to_stop())
         # What is in progress or failed through us, and all that is out of service
         self._active: Set[str] = {*self._slots.in_progress, *self._slots.failed}
@@ -303,19 +372,21 @@ class _Standing:
         # What ends by itself
         self._passing: Set[str] = set(self._slots.in_progress)
         self._busy: Dict[str, str] = {}
-        # The first unit that waits for places which become free by themselves: none overtakes it
-        self._first: Dict[Optional[str], Unit] = {}
+        self._proved = proved(rollout, present)
+        self._proving: Dict[str, str] = dict(present.proving)
+        # {part of the fleet: the first unit that waits there for places which become free by themselves}
+        self._first: Dict[str, str] = dict(present.claims)
         self._clock = _Clock(hosts, rollout.policy, present.now)
 
-    def decision(self) -> Decision:
+    def decision(self, asking: Optional[Collection[str]]) -> Decision:
         under_way, over, open_units = [], [], []
         for unit in self._rollout.units:
-            left = set(unit.hosts) - self._present.done
+            left = set(unit.hosts) - self._present.done - self._present.left
             if left & self._present.in_progress:
                 under_way.append(unit)
-            elif not left or left & set(self._failed):
+            elif not left or any(self._failed_now(name) for name in left):
                 over.append(unit)
-            else:
+            elif asking is None or unit.name in asking:
                 open_units.append(unit)
         self._note_groups()
         canary = self._canary_awaited()
@@ -326,10 +397,14 @@ class _Standing:
                 may_start.append(unit)
                 self._begin(unit)
             else:
-                waiting.append(self._waiting(unit, *found))
+                waiting.append(found)
         return Decision(self._stopped, tuple(may_start), tuple(waiting), tuple(under_way), tuple(over), self._slots)
 
-    def _slots_of(self, half_done: Set[str]) -> Slots:
+    def _failed_now(self, name: str) -> bool:
+        """One that failed by another policy may be tried by this one."""
+        return name in self._present.failed
+
+    def _slots_of(self, half_done: FrozenSet[str]) -> Slots:
         present, seen = self._present, set(self._new)
 
         def first(names: Iterable[str]) -> Tuple[str, ...]:
@@ -343,38 +418,41 @@ class _Standing:
 
     def _reasons_to_stop(self) -> Iterable[Refusal]:
         policy, present = self._rollout.policy, self._present
-        failed = tuple(sorted(self._failed))
+        failed = tuple(sorted(present.failed))
         if len(failed) > policy.max_failures:
             yield Refusal(
                 "rollout.too_many_failures",
-                found="%d failed: %s (%s)" % (len(failed), some(failed), self._failed[failed[0]]),
+                found="%d failed: %s (%s)" % (len(failed), some(failed), present.failed[failed[0]]),
                 wanted="not more than %d" % policy.max_failures,
-                remedy="find the cause, see to these hosts and take the marks of their failures away; or raise "
-                       "`max_failures`",
+                remedy="find the cause, see to these hosts and free them (module gpu_rollout, `state` ended, `outcome` "
+                       "freed); or raise `max_failures`",
+                option="max_failures",
             )
-        canaries = tuple(name for unit in self._rollout.units if unit.place is Place.canary
-                         for name in unit.hosts if name in self._failed)
+        planned = {name for unit in self._rollout.units if unit.place is Place.canary for name in unit.hosts}
+        canaries = tuple(sorted((planned | present.failed_canaries).intersection(present.failed)))
         if canaries:
             yield Refusal(
                 "rollout.canary_failed",
-                found="the canary %s failed: %s" % (some(canaries), self._failed[canaries[0]]),
+                found="the canary %s failed: %s" % (some(canaries), present.failed[canaries[0]]),
                 wanted="a change that goes well once before it is done to others",
-                remedy="find the cause before any other host is changed so",
+                remedy="find the cause before any other host is changed so; then free the canary (module gpu_rollout, "
+                       "`state` ended, `outcome` freed)",
             )
         unreachable = tuple(sorted(present.unreachable))
-        most = policy.max_unreachable.of(len(self._rollout.hosts))
+        most = policy.max_unreachable.of(len(self._rollout.of_run))
         if len(unreachable) > most:
             yield Refusal(
                 "rollout.too_many_unreachable",
                 found="%d hosts cannot be reached: %s" % (len(unreachable), some(unreachable)),
                 wanted="not more than %d: so many at once are rather a broken network than broken hosts" % most,
                 remedy="see to the network, or raise `max_unreachable`",
+                option="max_unreachable",
             )
 
     def _note_groups(self) -> None:
         """Why a clique or a job group that is changed host by host has to wait; hosts of earlier runs count too."""
         for name, host in self._rollout.hosts.items():
-            if host.group and name in self._failed:
+            if host.group and self._failed_now(name):
                 self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
             elif host.group and name in self._present.in_progress:
                 self._busy.setdefault(_group_text(host), "%s is in progress" % name)
@@ -384,81 +462,101 @@ class _Standing:
 
     def _canary_awaited(self) -> str:
         """The first canary that has not gone well yet, in words; '' none."""
+        present = self._present
         for unit in self._rollout.units:
-            if unit.place is not Place.canary:
+            if unit.place is not Place.canary or present.left.issuperset(unit.hosts):
                 continue
             for name in unit.hosts:
-                if name in self._present.unhealthy:
-                    return "%s, which is changed and not healthy: %s" % (unit.name, self._present.unhealthy[name])
-                if name not in self._present.done or name in self._present.in_progress:
-                    return "%s, which is %s" % (
-                        unit.name, "in progress" if name in self._present.in_progress else "not changed yet")
+                if name in present.unhealthy:
+                    return "%s, which is changed and not healthy: %s" % (unit.name, present.unhealthy[name])
+                if name in present.soaking:
+                    return "%s, which is changed, and watched until %s" % (
+                        unit.name, instant_text(present.soaking[name]))
+                if name in present.in_progress:
+                    return "%s, which is in progress" % unit.name
+                if not (name in present.done or name in present.left or present.patience_is_over
+                        or self._rollout.hosts[name].proof in self._proved):
+                    return "%s, which is not changed yet" % unit.name
         return ""
 
-    def _cause(self, unit: Unit, canary: str) -> Optional[Tuple[Cause, str]]:
+    def _cause(self, unit: Unit, canary: str) -> Optional[Waiting]:
+        """What it waits for; None where it may begin."""
         if self._stopped:
-            return Cause.stopped, "; ".join(refusal.found for refusal in self._stopped)
-        present, left = self._present, [name for name in unit.hosts if name not in self._present.done]
+            return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
+        present = self._present
+        left = [name for name in unit.hosts if name not in present.done and name not in present.left]
         for name in left:
             if name in present.cordoned:
-                return Cause.others, "%s was taken out of service by %s" % (name, present.cordoned[name])
+                return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
+                    name, present.cordoned[name]))
             if name in present.marked:
-                return Cause.others, "another manager is at work on %s: %s" % (name, present.marked[name])
+                return self._waiting(unit, Cause.others, "another manager is at work on %s: %s" % (
+                    name, present.marked[name]))
             if name in present.unreachable:
-                return Cause.unreachable, "%s cannot be reached" % name
+                return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
         if canary and unit.place is Place.in_order:
-            return Cause.canary, "waits for the canary %s" % canary
+            return self._waiting(unit, Cause.canary, "waits for the canary %s" % canary)
+        for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
+            if proof in self._proving:
+                return self._waiting(unit, Cause.canary, "waits for another canary of its kind, %s" % (
+                    self._proving[proof]))
         if unit.one_by_one in self._busy:
-            return Cause.group, "%s is changed host by host, and %s" % (unit.one_by_one, self._busy[unit.one_by_one])
+            return self._waiting(unit, Cause.group, "%s is changed host by host, and %s" % (
+                unit.one_by_one, self._busy[unit.one_by_one]))
         answer = self._clock.answer(left)
         if not answer.allowed:
-            return Cause.window, answer.why
+            return replace(self._waiting(unit, Cause.window, answer.why), until=answer.opens)
         return self._room_for(unit)
 
-    def _room_for(self, unit: Unit) -> Optional[Tuple[Cause, str]]:
+    def _room_for(self, unit: Unit) -> Optional[Waiting]:
         parts = list(self._parts(self._needed(unit)))
         for part, _names, _limit in parts:
-            if part in self._first:
-                return Cause.turn, "%s is before it, and waits for places" % self._first[part].name
+            if self._first.get(part, unit.name) != unit.name:
+                return self._waiting(unit, Cause.turn, "%s is before it, and waits for places" % self._first[part])
         for part, names, limit in parts:
             active, out = self._within(part, self._active), self._within(part, self._out)
             if _fits(names, active, out, limit):
                 continue
-            if _fits(names, active - self._passing, out - self._passing, limit):
-                self._first[part] = unit
-            return Cause.slots, "needs %d, %s" % (len(names - out), self._told(part, out, limit))
+            waiting = self._waiting(unit, Cause.slots, "needs %d, %s" % (
+                len(names - out), self._told(part, out, limit)))
+            if not _fits(names, active - self._passing, out - self._passing, limit):
+                return waiting
+            self._first[part] = unit.name
+            return replace(waiting, claims=part if len(names - out) > 1 else "")
         return None
 
-    def _parts(self, needed: FrozenSet[str]) -> Iterable[Tuple[Optional[str], FrozenSet[str], int]]:
-        """(domain, those of these hosts that are in it, its limit); None is all domains. Nothing where none counts."""
+    def _parts(self, needed: FrozenSet[str]) -> Iterable[Tuple[str, FrozenSet[str], int]]:
+        """(part of the fleet, those of these hosts that are in it, its limit). Nothing where none counts."""
         hosts, limits = self._rollout.hosts, self._rollout.limits
         if needed:
-            yield None, needed, limits.total
+            yield ALL, needed, limits.total
         for domain in sorted({hosts[name].domain for name in needed} if limits.domains else ()):
-            yield domain, frozenset(name for name in needed if hosts[name].domain == domain), limits.domains[domain]
+            yield part_of(domain), frozenset(
+                name for name in needed if hosts[name].domain == domain), limits.domains[domain]
 
     def _needed(self, unit: Unit) -> FrozenSet[str]:
-        return frozenset(unit.hosts) - self._present.done - self._new
+        return frozenset(unit.hosts) - self._present.done - self._present.left - self._new
 
-    def _within(self, domain: Optional[str], names: Set[str]) -> Set[str]:
-        """None is all domains."""
-        hosts = self._rollout.hosts
+    def _within(self, part: str, names: Set[str]) -> Set[str]:
+        hosts, domain = self._rollout.hosts, domain_of(part)
         return names if domain is None else {
             name for name in names if name in hosts and hosts[name].domain == domain}
 
-    def _told(self, domain: Optional[str], out: Set[str], limit: int) -> str:
+    def _told(self, part: str, out: Set[str], limit: int) -> str:
         began = tuple(sorted(self._passing.difference(self._slots.in_progress)))
         beginning = "; %d about to begin (%s)" % (len(began), some(began)) if began else ""
+        domain = domain_of(part)
         if domain is None:
             return "and in all there are %s%s" % (self._slots, beginning)
         return "and failure domain %s has %d of %d free; out of service: %s" % (
-            domain or _UNKNOWN_DOMAIN, max(0, limit - len(out)), limit, some(tuple(sorted(out))) or "none")
+            domain or UNKNOWN_DOMAIN, max(0, limit - len(out)), limit, some(tuple(sorted(out))) or "none")
 
     def _begin(self, unit: Unit) -> None:
         names = self._needed(unit)
         self._active |= names
         self._out |= names
         self._passing |= names
+        self._proving.update(dict.fromkeys(to_prove(self._rollout, unit, self._proved), unit.name))
         if unit.one_by_one:
             self._busy[unit.one_by_one] = "%s is about to begin" % unit.name
 

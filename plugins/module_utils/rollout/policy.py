@@ -7,9 +7,9 @@ zoneinfo of the standard library reads that of the system or, without one, that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Match, Optional, Tuple
 from zoneinfo import ZoneInfo
 
 from ..core.errors import GpuOpsError
@@ -19,16 +19,22 @@ from .windows import ORDINALS, UTC, WEEKDAYS, Day, Freeze, Window, Windows, firs
 EVERY_KIND, NO_CANARY = CANARIES = ("every_kind", "none")
 PARALLEL, ROLLING = MODES = ("parallel", "rolling")
 WINDOWS, FREEZES = "windows", "freezes"
-OPTIONS = ("limit", "domain_limit", "canaries", "unit_mode", "unit_modes", "max_failures", "max_unreachable", "seed",
-           WINDOWS, FREEZES)
+OPTIONS = ("limit", "domain_limit", "canaries", "soak", "expected_duration", "unit_mode", "unit_modes", "max_failures",
+           "max_unreachable", "seed", WINDOWS, FREEZES)
 WINDOW_KEYS = ("days", "start", "duration", "zone", "groups")
 FREEZE_KEYS = ("from", "to", "reason", "zone", "groups")
 
 _LIMIT = re.compile(r"([0-9]+)(%?)")
-_DAY = re.compile(r"(?:(%s) )?(%s)" % ("|".join(ORDINALS), "|".join(WEEKDAYS)))
+# 'sat', 'saturday', '2nd sat' and 'second saturday'
+_ORDINAL_WORDS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th"}
+_WEEKDAY_WORDS = {each[:3]: each for each in (
+    "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")}
+_DAY = re.compile(r"(?:(%s) )?(%s)" % (
+    "|".join((*ORDINALS, *_ORDINAL_WORDS)), "|".join((*_WEEKDAY_WORDS.values(), *WEEKDAYS))))
 _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DURATION = re.compile(r"(?=.)(?:([0-9]+)d)? ?(?:([0-9]+)h)? ?(?:([0-9]+)m)?")
 _MOMENT = re.compile(r"(2[01][0-9]{2}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}))?")
+_LONGEST = timedelta(days=7)
 # Names of the database that are no place: what they mean is a matter of the machine
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
 
@@ -52,25 +58,31 @@ class Limit:
 class Policy:
     """How a rollout goes.
 
-    limit:           hosts that are out of service at once, in all.
-    domain_limit:    the same of each failure domain; None leaves it to limit.
-    canaries:        EVERY_KIND, or NO_CANARY.
-    unit_mode:       PARALLEL: what restarts together is changed at once; ROLLING: one host after another.
-    unit_modes:      {clique or job group: its own mode}.
-    max_failures:    failed hosts with which it still goes on.
-    max_unreachable: hosts that cannot be reached, with which it still goes on.
-    seed:            another one gives another order of hosts that are alike.
+    limit:             hosts that are out of service at once, in all.
+    domain_limit:      the same of each failure domain; None leaves it to limit.
+    canaries:          EVERY_KIND, or NO_CANARY.
+    soak:              how long a canary is watched before others follow it.
+    expected_duration: how long the change of a host takes, while none of its kind has told.
+    unit_mode:         PARALLEL: what restarts together is changed at once; ROLLING: one host after another.
+    unit_modes:        {clique or job group: its own mode}.
+    max_failures:      failed hosts with which it still goes on.
+    max_unreachable:   hosts that cannot be reached, with which it still goes on.
+    seed:              another one gives another order of hosts that are alike.
+    given:             the options that it was made of.
     """
 
     limit: Limit = Limit(1)
     domain_limit: Optional[Limit] = None
     canaries: str = EVERY_KIND
+    soak: timedelta = timedelta()
+    expected_duration: timedelta = timedelta(minutes=30)
     unit_mode: str = PARALLEL
     unit_modes: Mapping[str, str] = field(default_factory=dict)
     max_failures: int = 0
     max_unreachable: Limit = Limit(20, percent=True)
     seed: str = ""
     windows: Windows = Windows()
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def mode(self, group: str) -> str:
         return self.unit_modes.get(group, self.unit_mode)
@@ -88,9 +100,11 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
             wanted="nothing but %s" % ", ".join(OPTIONS),
             remedy="take it out, or correct its name",
         ))
-    said: Dict[str, Any] = {}
+    said: Dict[str, Any] = {"given": given}
     for name in ("limit", "domain_limit", "max_unreachable"):
         said[name] = _limit(name, given[name], refusals) if name in given else None
+    for name in ("soak", "expected_duration"):
+        said[name] = _lasting(name, given[name], refusals) if name in given else None
     said["canaries"] = _canaries(given.get("canaries", EVERY_KIND), refusals)
     said["unit_mode"] = _mode("unit_mode", given.get("unit_mode", PARALLEL), refusals)
     said["unit_modes"] = _modes(given.get("unit_modes", {}), refusals)
@@ -115,7 +129,8 @@ def windows_of(windows: Any, freezes: Any) -> Windows:
     frozen = [each for where, entry in _entries(FREEZES, freezes, FREEZE_KEYS[:3], FREEZE_KEYS, refusals)
               for each in (_freeze(where, entry, of_all, refusals),) if each]
     if refusals:
-        raise GpuOpsError.because(refusals)
+        raise GpuOpsError.because([replace(each, option=WINDOWS if "`%s`" % WINDOWS in each.found else FREEZES)
+                                   for each in refusals])
     return Windows(tuple(opened), tuple(frozen))
 
 
@@ -130,6 +145,7 @@ def _limit(option: str, given: Any, refusals: List[Refusal]) -> Optional[Limit]:
         found="`%s` is %s" % (option, _quoted(given)),
         wanted="a number of hosts, at least 1, or a percentage from '1%' to '100%'",
         remedy="write it so; a percentage is rounded down, and one host is always let",
+        option=option,
     ))
     return None
 
@@ -142,6 +158,7 @@ def _canaries(given: Any, refusals: List[Refusal]) -> Optional[str]:
         found="`canaries` is %s" % _quoted(given),
         wanted=" or ".join(CANARIES),
         remedy="set one of them",
+        option="canaries",
     ))
     return None
 
@@ -162,6 +179,7 @@ def _mode(option: str, given: Any, refusals: List[Refusal]) -> Optional[str]:
         found="`%s` has %s" % (option, _quoted(given)),
         wanted="%s, at once, or %s, one host after another" % MODES,
         remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs",
+        option=option,
     ))
     return None
 
@@ -174,6 +192,7 @@ def _max_failures(given: Any, refusals: List[Refusal]) -> Optional[int]:
         found="`max_failures` is %s" % _quoted(given),
         wanted="a number of hosts, 0 to stop at the first that fails",
         remedy="write it so",
+        option="max_failures",
     ))
     return None
 
@@ -188,6 +207,7 @@ def _entries(
             found="`%s` is %s" % (option, _quoted(entries)),
             wanted="a list, of which each entry is a mapping",
             remedy="write it as a list; an empty one is none",
+            option=option,
         ))
         return
     for number, entry in enumerate(entries, 1):
@@ -235,8 +255,7 @@ def _days(where: str, given: Any, refusals: List[Refusal]) -> Tuple[Day, ...]:
     """() where one of them is none."""
     listed = [given] if isinstance(given, str) else given if isinstance(given, (list, tuple)) else []
     matches = [_DAY.fullmatch(" ".join(day.lower().split())) if isinstance(day, str) else None for day in listed]
-    days = tuple(Day(WEEKDAYS.index(match.group(2)), ORDINALS.get(match.group(1) or "", 0))
-                 for match in matches if match)
+    days = tuple(_day(match) for match in matches if match)
     if days and len(days) == len(matches):
         return tuple(dict.fromkeys(days))
     refusals.append(Refusal(
@@ -244,9 +263,15 @@ def _days(where: str, given: Any, refusals: List[Refusal]) -> Tuple[Day, ...]:
         found="%s: the days %s" % (where, _quoted(given)),
         wanted="days of the week, %s, or one of those of a month: %s" % (
             ", ".join(WEEKDAYS), ", ".join("'%s sat'" % each for each in ORDINALS)),
-        remedy="name at least one; a fifth one is not in every month, and the last may be what you mean",
+        remedy="name at least one, in full (second saturday) or so; a fifth one is not in every month, and the last "
+               "may be what you mean",
     ))
     return ()
+
+
+def _day(match: Match[str]) -> Day:
+    which = match.group(1) or ""
+    return Day(WEEKDAYS.index(match.group(2)[:3]), ORDINALS.get(_ORDINAL_WORDS.get(which, which), 0))
 
 
 def _start(where: str, given: Any, refusals: List[Refusal]) -> Optional[time]:
@@ -263,8 +288,8 @@ def _start(where: str, given: Any, refusals: List[Refusal]) -> Optional[time]:
 
 
 def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Optional[timedelta]:
-    match = _DURATION.fullmatch(given.strip()) if isinstance(given, str) else None
-    if match is None:
+    lasting = _span(given)
+    if lasting is None:
         refusals.append(Refusal(
             "rollout.window_duration",
             found="%s: the duration %s" % (where, _quoted(given)),
@@ -272,11 +297,9 @@ def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Opt
             remedy="write it with its units",
         ))
         return None
-    parts = [int(part or 0) for part in match.groups()]
-    minutes = (parts[0] * 24 + parts[1]) * 60 + parts[2]
     # Of days that are wrong nothing is known but that there is one
-    if 0 < minutes <= max(days, 1) * 24 * 60:
-        return timedelta(minutes=minutes)
+    if timedelta() < lasting <= timedelta(days=max(days, 1)):
+        return lasting
     refusals.append(Refusal(
         "rollout.window_duration_range",
         found="%s: the duration %s on %d day%s of the week" % (where, _quoted(given), days, "" if days == 1 else "s"),
@@ -284,6 +307,29 @@ def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Opt
         remedy="shorten it, or name the other days too; without a window it is always open",
     ))
     return None
+
+
+def _lasting(option: str, given: Any, refusals: List[Refusal]) -> Optional[timedelta]:
+    lasting = timedelta() if given == 0 and given is not False else _span(given)
+    if lasting is not None and lasting <= _LONGEST:
+        return lasting
+    refusals.append(Refusal(
+        "rollout.duration_malformed",
+        found="`%s` is %s" % (option, _quoted(given)),
+        wanted="days, hours and minutes, as '10m', '1h30m' or '1d', a week at most, or 0",
+        remedy="write it with its units",
+        option=option,
+    ))
+    return None
+
+
+def _span(given: Any) -> Optional[timedelta]:
+    """'1d 2h 30m'; None where it is none. What is longer than anybody waits is of one length."""
+    match = _DURATION.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match is None:
+        return None
+    parts = [int(part or 0) for part in match.groups()]
+    return timedelta(minutes=min((parts[0] * 24 + parts[1]) * 60 + parts[2], 10 ** 8))
 
 
 def _zone(where: str, given: Any, refusals: List[Refusal]) -> Optional[tzinfo]:

@@ -261,7 +261,7 @@ def last_instant(wall: datetime, zone: tzinfo) -> datetime:
     return instant if _wall(instant, zone) == wall else first_instant(wall, zone)
 
 
-def instant_text(at: datetime, zone: tzinfo) -> str:
+def instant_text(at: datetime, zone: tzinfo = UTC) -> str:
     """'Sun 2026-10-25 02:30 CEST, Europe/Berlin (2026-10-25 00:30 UTC)'."""
     universal = at.astimezone(UTC)
     if zone is UTC:

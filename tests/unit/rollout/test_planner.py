@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
     Cause,
     Decision,
@@ -22,9 +23,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import
     Place,
     Present,
     Rollout,
-    present_of,
+    part_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan, renewed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import (
     NO_CANARY,
     PARALLEL,
@@ -167,14 +168,34 @@ class TestPlaces:
             ["h2", "h4", "h5"], "rollout.no_window")
         assert rollout.refused["h2"].found == "host h2: no window of the next year is long enough for 1 h 0 min"
 
-    def test_it_is_data(self) -> None:
-        rollout = rollout_of([host("h1"), host("h2", marks=("kured",)), host("h3", plan="")], Policy(
-            domain_limit=Limit(1)))
-        assert json.loads(json.dumps(rollout.to_dict())) == {
-            "beside": ["h3"], "refused": {"h2": rollout.refused["h2"].to_dict()},
-            "units": [{"name": "host h1", "hosts": ["h1"], "place": "canary", "one_by_one": "",
-                       "why": "canary of H100, ubuntu-24.04, containerd, driver 570.1 to 580.2"}],
-            "limits": {"total": 1, "domains": {"": 1}}}
+    def test_it_is_data_and_read_again(self) -> None:
+        policy = policy_of({"domain_limit": 1, "soak": "5m", "windows": [
+            {"days": "second saturday", "start": "22:00", "duration": "4h", "zone": "UTC"}]})
+        own = Refusal("driver.version_not_offered", "a", "b", "c")
+        rollout = rollout_of([host("h1", jobs=jobs(2), groups=("a",)), host("h2", marks=("kured",)),
+                              host("h3", plan=""), host("h4", refusal=own)], policy)
+        told = json.loads(json.dumps(rollout.to_dict()))
+        assert Rollout.from_dict(told) == rollout and set(told["refused"]) == {"h2", "h4"}
+        assert told["units"] == [{"name": "host h1", "hosts": ["h1"], "place": "canary", "one_by_one": "",
+                                  "why": "canary of H100, ubuntu-24.04, containerd, driver 570.1 to 580.2"}]
+        with pytest.raises(ValueError, match="schema"):
+            Rollout.from_dict({**told, "schema": "gpuops.nvidia/plan/v3"})
+
+    def test_a_host_that_its_own_plan_refuses_is_refused_so(self) -> None:
+        own = Refusal("driver.version_not_offered", "a", "b", "c")
+        assert rollout_of([host("h1", refusal=own), host("h2", plan="", refusal=own)]).refused == {"h1": own, "h2": own}
+
+    def test_a_node_that_is_no_host_of_the_run_is_not_changed_and_counts(self) -> None:
+        rollout = rollout_of([host("h1"), *(host("node n%d" % each, of_run=False) for each in range(9))],
+                             Policy(limit=Limit(20, percent=True)))
+        assert (rollout.order, rollout.limits.total) == (("h1",), 2)
+
+    def test_a_clique_of_which_the_run_has_a_part_is_left_as_it_is(self) -> None:
+        fleet = [host("h1", clique="x"), host("node n1", clique="x", of_run=False), host("h2")]
+        refused = rollout_of(fleet).refused
+        assert {name: refusal.code for name, refusal in refused.items()} == {"h1": "rollout.unit_incomplete"}
+        assert "node n1 cannot be changed: it is no host of this run" in refused["h1"].found
+        assert not rollout_of(fleet, Policy(limit=Limit(9), unit_mode=ROLLING)).refused
 
 
 class TestLimits:
@@ -236,12 +257,13 @@ class TestOrder:
         assert [unit.name for unit in rollout.units if unit.place is Place.canary] == ["clique x"]
         assert rollout.units[0].why.count("driver 570.1 to 580.2") == 2
 
-    def test_a_plan_for_which_a_canary_went_well_needs_none(self) -> None:
-        fleet = [host("h1"), host("h2", plan="p2", jobs=jobs(1)), host("a1", kind=A100, plan="p3")]
+    def test_what_a_canary_has_proved_needs_none(self) -> None:
+        fleet = [host("h1"), host("h2", policy="q2", jobs=jobs(1)), host("a1", kind=A100)]
         policy = Policy(limit=Limit(9))
-        assert [unit.name for unit in rollout_of(fleet, policy, ["p1"]).units if unit.place is Place.canary] == [
+        proofs = [each.proof for each in fleet]
+        assert [unit.name for unit in rollout_of(fleet, policy, proofs[:1]).units if unit.place is Place.canary] == [
             "host a1", "host h2"]
-        assert all(unit.place is Place.in_order for unit in rollout_of(fleet, policy, ["p1", "p2", "p3"]).units)
+        assert all(unit.place is Place.in_order for unit in rollout_of(fleet, policy, proofs).units)
 
     def test_host_by_host_a_group_follows_itself(self) -> None:
         fleet = [host("x1", clique="x", jobs=jobs(1)), host("x2", clique="x", jobs=jobs(4)), host("y1", jobs=jobs(2)),
@@ -285,10 +307,16 @@ class TestNow:
     def test_half_done_and_failed_hosts_of_an_earlier_run_hold_their_places(self) -> None:
         fleet = [host("h1", failed="x"), host("h2", half_done=True), host("h3")]
         rollout = rollout_of(fleet, Policy(limit=Limit(2), canaries=NO_CANARY, max_failures=1))
-        decision = decide(rollout, present())
+        decision = decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}))
         assert starting(decision) == ["host h2"]
         assert str(decision.slots) == "0 of 2 free; 1 failed (h1); 1 half done (h2)"
-        assert starting(decide(rollout, present(done={"h2"}))) == ["host h3"]
+        assert starting(decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}, done={"h2"}))) == ["host h3"]
+
+    def test_what_failed_by_another_policy_keeps_its_place_and_may_be_tried_by_this_one(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(1), canaries=NO_CANARY))
+        decision = decide(rollout, present(failed_before={"h2": "x"}))
+        assert (decision.stopped, starting(decision)) == ((), ["host h2"])
+        assert str(decision.slots) == "0 of 1 free; 1 failed (h2)"
 
     def test_to_begin_with_a_node_that_is_down_takes_no_further_place(self) -> None:
         rollout = rollout_of([host("h1", ready=False), host("h2")], Policy(limit=Limit(1), canaries=NO_CANARY))
@@ -296,7 +324,7 @@ class TestNow:
 
     def test_half_done_hosts_above_a_lowered_limit_end_one_after_another(self) -> None:
         rollout = rollout_of(hosts(3, half_done=True), Policy(limit=Limit(1)))
-        assert len(starting(decide(rollout, present()))) == 1
+        assert len(starting(decide(rollout, present(half_done={"h1", "h2", "h3"})))) == 1
 
     def test_a_domain_has_a_limit_of_its_own_and_does_not_keep_others_waiting(self) -> None:
         fleet = [*(host("a%d" % each, domain="a") for each in range(3)), host("b1", domain="b", jobs=jobs(1))]
@@ -345,6 +373,61 @@ class TestNow:
         assert starting(ill) == [] and ill.waiting[0].why.endswith("which is changed and not healthy: Xid 79")
         assert len(starting(decide(rollout, present(done={"a1", name})))) == 3
 
+    def test_a_canary_is_watched_before_others_follow_it(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
+        (name,) = rollout.units[0].hosts
+        soaks = decide(rollout, present(done={name}, soaking={name: LATER}))
+        assert starting(soaks) == [] and soaks.waiting[0].why == (
+            "waits for the canary host %s, which is changed, and watched until Wed 2026-07-01 12:07 UTC" % name)
+        assert len(starting(decide(rollout, present(done={name})))) == 2
+
+    def test_of_one_kind_there_is_one_canary_whoever_has_it(self) -> None:
+        rollout = rollout_of(hosts(2), Policy(limit=Limit(9)))
+        decision = decide(rollout, present(proving={host("h1").proof: "node n7, which is in progress"}))
+        assert starting(decision) == [] and decision.waiting[0].why == (
+            "waits for another canary of its kind, node n7, which is in progress")
+        assert len(starting(decide(rollout, present(passed={host("h1").proof})))) == 2
+
+    def test_who_has_waited_long_goes_in_the_place_of_a_canary_that_does_not_begin(self) -> None:
+        rollout = rollout_of([*hosts(3), host("a1", kind=A100, jobs=jobs(1))], Policy(limit=Limit(9)))
+        other = next(unit.name for unit in rollout.units if unit.place is Place.in_order)
+        asked = decide(rollout, present(), [other])
+        assert (starting(asked), asked.waiting[0].cause) == ([], Cause.canary)
+        assert starting(decide(rollout, present(patience_is_over=True), [other])) == [other]
+        # One of them, and nobody in the place of one that has begun
+        (canary,) = rollout.units[0].hosts
+        assert starting(decide(rollout, present(patience_is_over=True, in_progress={canary}), [other])) == []
+        assert len(starting(decide(rollout, present(patience_is_over=True), [
+            unit.name for unit in rollout.units if unit.place is Place.in_order]))) == 1
+
+    def test_a_canary_that_was_left_as_it_is_keeps_nobody_waiting(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
+        decision = decide(rollout, present(left=set(rollout.units[0].hosts)))
+        assert len(starting(decision)) == 1 and [unit.name for unit in decision.over] == [rollout.units[0].name]
+
+    def test_who_does_not_ask_keeps_no_place(self) -> None:
+        rollout = rollout_of(hosts(5), Policy(limit=Limit(1), canaries=NO_CANARY))
+        last = rollout.units[-1].name
+        assert starting(decide(rollout, present())) != [last]
+        assert starting(decide(rollout, present(), [last])) == [last]
+
+    def test_a_clique_that_waits_for_places_claims_those_that_become_free(self) -> None:
+        rollout = rollout_of([*hosts(3, clique="x"), host("h8", jobs=jobs(1)), host("h9", jobs=jobs(2))],
+                             Policy(limit=Limit(3), domain_limit=Limit(3), canaries=NO_CANARY))
+        (waiting,) = decide(rollout, present(in_progress={"h9"}), ["clique x"]).waiting
+        assert waiting.claims == "all"
+        for part in ("all", part_of("")):
+            (turn,) = decide(rollout, present(in_progress={"h9"}, claims={part: "clique x"}), ["host h8"]).waiting
+            assert (turn.cause, turn.why) == (Cause.turn, "clique x is before it, and waits for places")
+        assert starting(decide(rollout, present(claims={"all": "clique x"}), ["clique x"])) == ["clique x"]
+
+    def test_the_limits_that_count_may_be_others_than_those_of_the_plan(self) -> None:
+        rollout = rollout_of(hosts(9))
+        fleet = dict(rollout.hosts)
+        assert renewed(rollout, fleet, Policy(limit=Limit(5)), (None, None)).limits.total == 5
+        capped = renewed(rollout, fleet, Policy(limit=Limit(5)), (Limit(2), Limit(34, percent=True)))
+        assert (capped.limits.total, capped.limits.domains) == (2, {"": 3})
+
     def test_a_clique_that_is_changed_host_by_host_has_one_at_a_time(self) -> None:
         rollout = rollout_of([*hosts(3, clique="x"), host("y", jobs=jobs(1))],
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
@@ -364,7 +447,7 @@ class TestNow:
     def test_a_host_of_it_that_failed_in_an_earlier_run_stops_it_too(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", failed="Xid")],
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
-        assert starting(decide(rollout, present())) == []
+        assert starting(decide(rollout, present(failed={"h3": "Xid"}))) == []
 
     def test_a_host_of_it_that_is_not_well_since_an_earlier_run_stops_it_too(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", plan="")],
@@ -379,6 +462,7 @@ class TestNow:
         assert sorted(starting(decide(rollout, present()))) == ["host h1", "host h2"]
         decision = decide(rollout, present(NOW + timedelta(minutes=1)))
         assert starting(decision) == ["host h1"]
+        assert decision.waiting[0].until == NOW + timedelta(days=7)
         assert waits(decision)["host h2"] == ("window", (
             "it is expected to last until Wed 2026-07-01 13:01 UTC, and the window closes at Wed 2026-07-01 13:00 UTC; "
             "the next that is long enough opens at Wed 2026-07-08 12:00 UTC"))
@@ -399,12 +483,6 @@ class TestNow:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3", jobs=jobs(1))])
         decision = decide(rollout, present(**seen))
         assert starting(decision) == ["host h3"] and waits(decision) == {"clique x": (cause, why)}
-
-    def test_the_first_question_takes_what_the_hosts_said(self) -> None:
-        fleet = (host("h1", cordoned_by="ada"), host("h2", marks=("kured", "mo")), host("h3", ready=False),
-                 host("h4", reachable=False))
-        assert present_of(fleet, NOW, done=frozenset(["h5"])) == present(
-            cordoned={"h1": "ada"}, marked={"h2": "kured, mo"}, not_ready={"h3"}, unreachable={"h4"}, done={"h5"})
 
     def test_units_that_are_begun_and_ended_are_not_begun_again(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3"), host("h4"), host("h5", jobs=jobs(1))],
@@ -430,7 +508,7 @@ class TestNow:
         first, second = order(rollout)
         assert json.loads(json.dumps(decide(rollout, present()).to_dict())) == {
             "stopped": [], "may_start": [first], "under_way": [], "over": [], "slots": "1 of 1 free",
-            "waiting": [{"unit": second, "cause": "slots", "since": "2026-07-01T12:00:00+00:00", "why": (
+            "waiting": [{"unit": second, "cause": "slots", "since": "2026-07-01T12:00:00+00:00", "until": "", "why": (
                 "needs 1, and in all there are 1 of 1 free; 1 about to begin (%s)" % first.partition(" ")[2])}]}
 
 
@@ -445,7 +523,7 @@ class TestStop:
 
     def test_failures_of_an_earlier_run_are_failures_of_the_plan(self) -> None:
         rollout = rollout_of([host("h1", failed="Xid"), host("h2")], Policy(limit=Limit(9)))
-        assert decide(rollout, present()).stopped[0].found == "1 failed: h1 (Xid)"
+        assert decide(rollout, present(failed={"h1": "Xid"})).stopped[0].found == "1 failed: h1 (Xid)"
 
     def test_a_canary_that_fails_ends_it_whatever_else_may_fail(self) -> None:
         rollout = rollout_of(hosts(4), Policy(limit=Limit(9), max_failures=9))
@@ -453,6 +531,9 @@ class TestStop:
         assert [each.code for each in decision.stopped] == ["rollout.canary_failed"]
         other = decide(rollout, present(done={rollout.units[0].hosts[0]}, failed={rollout.units[1].hosts[0]: "Xid"}))
         assert other.stopped == () and len(other.may_start) == 2
+        # That of another run, on a node that is none of ours
+        theirs = decide(rollout, present(failed={"node n7": "Xid"}, failed_canaries={"node n7"}))
+        assert [each.code for each in theirs.stopped] == ["rollout.canary_failed"]
 
     @pytest.mark.parametrize("unreachable, stops", [(2, False), (3, True)])
     def test_many_that_are_out_of_reach_at_once_stop_it(self, unreachable: int, stops: bool) -> None:
@@ -482,7 +563,7 @@ def fleets(draw: st.DrawFn, undisturbed: bool = False) -> List[Host]:
 
     return [
         host("h%d" % number,
-             plan=draw(st.sampled_from(["p1", "p1", "p2", ""])),
+             plan=draw(st.sampled_from(["p1", "p1", "p2", ""])), policy=draw(st.sampled_from(["q1", "q1", "q2"])),
              disruption=draw(st.sampled_from([Disruption.driver_reload, Disruption.reboot,
                                               Disruption.service_restart])),
              kind=draw(st.sampled_from([H100, H100, A100])), domain=draw(st.sampled_from(["", "a", "b"])),
@@ -512,6 +593,7 @@ class Fleet:
 
     def present(self) -> Present:
         return present(in_progress=set(self.in_progress), done=set(self.done), failed=dict(self.failed),
+                       half_done=set(self.half_done),
                        unhealthy=dict(self.unhealthy), cordoned=dict(self.cordoned), not_ready=set(self.not_ready),
                        unreachable=set(self.unreachable))
 
@@ -539,9 +621,10 @@ class Fleet:
 
 
 @settings(max_examples=120)
-@given(fleet=fleets(), policy=POLICIES, passed=st.sets(st.sampled_from(["p1", "p2"])), seed=st.integers(0, 1000))
+@given(fleet=fleets(), policy=POLICIES, seed=st.integers(0, 1000), passed=st.sets(st.sampled_from(
+    [host("h", policy=policy, kind=kind).proof for policy in ("q1", "q2") for kind in (H100, A100)])))
 def test_every_host_has_one_place_and_the_same_input_the_same_order(
-    fleet: List[Host], policy: Policy, passed: Set[str], seed: int
+    fleet: List[Host], policy: Policy, seed: int, passed: Set[str]
 ) -> None:
     rollout = plan(fleet, policy, NOW, passed)
     placed = [*rollout.beside, *rollout.refused, *(name for unit in rollout.units for name in unit.hosts)]

@@ -3,6 +3,7 @@
 """What a user may say of a rollout, and what is refused of it."""
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -57,12 +58,20 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     ("unit_modes", {"c.1": "serial"}, "unit_mode_unknown"),
     ("unit_modes", ["c.1"], "unit_mode_unknown"),
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
+    *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
+      for value in (5, "5", "soon", "", False, "8d", ["5m"])],
 ])
 def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
         policy_of({option: value})
     assert [each.code for each in refused.value.refusals] == ["rollout." + code]
     assert "`%s`" % option in refused.value.found
+    assert refused.value.refusals[0].option == ("" if code == "option_unknown" else option)
+
+
+def test_a_soak_is_a_duration_and_may_be_none() -> None:
+    policy = policy_of({"soak": 0, "expected_duration": "1h 30m"})
+    assert (policy.soak, policy.expected_duration) == (timedelta(), timedelta(minutes=90))
 
 
 def test_all_slips_are_told_at_once() -> None:

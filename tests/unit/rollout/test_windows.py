@@ -136,6 +136,13 @@ def test_the_next_opening_and_its_end(window: Dict[str, Any], since: str, opens:
     assert not of_host.is_open(at(closes))
 
 
+@pytest.mark.parametrize("said, short", [
+    ("second saturday", "2nd sat"), ("First Monday", "1st mon"), ("LAST  sunday", "last sun"),
+    ("4th friday", "4th fri"), ("third wed", "3rd wed"), ("tuesday", "tue"), ("thursday", "thu")])
+def test_days_may_be_written_in_full(said: str, short: str) -> None:
+    assert windows_of([entry(said, "22:00", "8h")], []) == windows_of([entry(short, "22:00", "8h")], [])
+
+
 def test_the_table_has_both_change_nights_of_three_zones() -> None:
     assert len(OPENINGS) >= 30
     for zone in ("Berlin", "New York", "Lord Howe"):
@@ -299,7 +306,8 @@ WRONG_WINDOWS: List[Any] = [
     (entry("sat", "22:00", "8h", colour="red"), "entry_key_unknown"),
     ({"days": "sat", "start": "22:00", "duration": "8h"}, "entry_key_missing"),
     ({"days": "sat", "start": "22:00", "zone": BERLIN}, "entry_key_missing"),
-    (entry("saturday", "22:00", "8h"), "window_days"),
+    (entry("caturday", "22:00", "8h"), "window_days"),
+    (entry("fifth saturday", "22:00", "8h"), "window_days"),
     (entry([], "22:00", "8h"), "window_days"),
     (entry(6, "22:00", "8h"), "window_days"),
     (entry(["sat", None], "22:00", "8h"), "window_days"),
@@ -339,7 +347,7 @@ def test_a_window_with_a_slip_is_refused(wrong: Any, code: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
         windows_of([entry("sun", "22:00", "8h"), wrong], [])
     (refusal,) = refused.value.refusals
-    assert refusal.code == "rollout." + code
+    assert (refusal.code, refusal.option) == ("rollout." + code, "windows")
     assert "entry 2 of `windows`" in refusal.found
 
 
@@ -362,7 +370,7 @@ def test_a_freeze_with_a_slip_is_refused(wrong: Any, code: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
         windows_of([entry("sun", "22:00", "8h")], [wrong])
     assert [each.code for each in refused.value.refusals] == ["rollout." + code]
-    assert "entry 1 of `freezes`" in refused.value.found
+    assert "entry 1 of `freezes`" in refused.value.found and refused.value.refusals[0].option == "freezes"
 
 
 @pytest.mark.parametrize("windows", [[], [entry("sun", "22:00", "8h"), entry("sun", "22:00", "8h", NEW_YORK)]])
