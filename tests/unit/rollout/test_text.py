@@ -39,7 +39,7 @@ def test_it_is_told_in_its_order() -> None:
     2. host h1; canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; 25 min 0 s
     3. 2 hosts: h2, h3; 1 job, failure domain r1; 25 min 0 s each
   expected: 50 min 0 s of changes, beside the time until a window opens; 1 job to end or wait
-  waits: host h2: waits for the canary host h1, which is not changed yet (and 1 more)
+  waits: host h1: waits for another canary of its kind, host h6 (and 2 more)
   refused: h5: node h5 was taken out of service by somebody else; do: uncordon it when its cause is gone, and run again \
 [rollout.cordoned_by_others]"""
 
