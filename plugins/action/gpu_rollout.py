@@ -55,7 +55,7 @@ class ActionModule(ClusterAction):
         "timeout": {"type": "int", "default": 3600},
         "interval": {"type": "int", "default": 10},
         "unreachable": {"type": "list", "elements": "str", "default": []},
-        "unhealthy": {"type": "dict", "default": {}},
+        "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
         "dead_runs": {"type": "list", "elements": "str", "default": []},
@@ -220,7 +220,7 @@ class ActionModule(ClusterAction):
         others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
                   if state.name not in ours]
         asking = Asking("", options["run"] or "", socket.gethostname(), options["aim"], now,
-                        frozenset(options["unreachable"]), options["unhealthy"])
+                        frozenset(options["unreachable"]), options["signs"])
         _current, present = records.standing(
             record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
         rollout = plan([*hosts, *others], policy, now, present.passed)
@@ -249,7 +249,7 @@ class ActionModule(ClusterAction):
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
             return Asking(self._host, options["run"], socket.gethostname(), options["aim"], now,
-                          frozenset(options["unreachable"]), options["unhealthy"], patience_is_over)
+                          frozenset(options["unreachable"]), options["signs"], patience_is_over)
 
         began = datetime.now(timezone.utc)
         if check_mode:

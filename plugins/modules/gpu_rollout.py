@@ -76,10 +76,12 @@ options:
     type: list
     elements: str
     default: []
-  unhealthy:
+  signs:
     description:
-      - What is wrong with hosts that were changed, by their names, as checks of your own tell it. They take places, and
-        a canary among them has not gone well. What the Nodes tell counts beside.
+      - What checks of yours have found of hosts, changed or not, by their names; of each a list of words that are the
+        same wherever the same is found, as C(Xid 79).
+      - A changed host with a sign that is no more common among hosts which wait for their change is not well. It takes
+        a place then, and a canary among them has not gone well. What the Nodes tell counts beside.
     type: dict
     default: {}
   outcome:

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
+from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Host, Present, Rollout, Slots, Unit, Waiting, node_name
 from .planner import decide, failed_before, proved, renewed, to_prove
 from .policy import policy_of
@@ -163,7 +164,7 @@ class Asking:
 
     aim:              what its run has in common with others of its rollout.
     unreachable:      hosts of the run that cannot be reached.
-    unhealthy:        {changed host: what is wrong with it}, beside what the Nodes tell.
+    signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
     patience_is_over: whether it has waited long enough for canaries that do not begin.
     """
 
@@ -173,7 +174,7 @@ class Asking:
     aim: str
     now: datetime
     unreachable: FrozenSet[str] = frozenset()
-    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    signs: Signs = field(default_factory=dict)
     patience_is_over: bool = False
 
 
@@ -480,7 +481,8 @@ def _present(
             half_done.add(name)
     half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
     done = {names[node] for node in opened.done if node in names}
-    unhealthy = {name: why for name, why in asking.unhealthy.items() if name in done}
+    waiting = {name for unit in rollout.units for name in unit.hosts} - done - in_progress - half_done - set(failed)
+    unhealthy = worse_off(asking.signs, done, waiting)
     for node in opened.done:
         state = nodes.get(node)
         if state is not None and not (state.ready and not state.unhealthy):

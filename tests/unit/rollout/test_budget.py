@@ -368,8 +368,8 @@ class TestSlots:
         room.nodes["n-h1"] = NodeState("n-h1", unhealthy="7 of 8 GPUs")
         assert room.ask("h2").waiting.why.endswith("1 changed and not healthy (h1)")
         room.nodes["n-h1"] = NodeState("n-h1")
-        assert room.ask("h2", unhealthy={"h1": "Xid 63"}).waiting is not None
-        assert room.ask("h2", unhealthy={"h3": "not changed"}).may_start
+        assert room.ask("h2", signs={"h1": ["Xid 63"]}).waiting is not None
+        assert room.ask("h2", signs={"h1": ["Xid 63"], "h2": ["Xid 63"], "h3": ["Xid 63"], "h4": ["Xid 63"]}).may_start
 
 
 class TestReserve:

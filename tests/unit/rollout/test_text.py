@@ -31,7 +31,7 @@ def text(fleet: List[Host], **options: Any) -> str:
 def test_it_is_told_in_its_order() -> None:
     fleet = [host("h1"), host("h2", jobs=frozenset(["train"])), host("h3", jobs=frozenset(["train"])),
              host("h4", plan=""), host("h5", cordoned_by="somebody else"), host("h6", half_done=True)]
-    assert text(fleet, limit=2, domain_limit=2) == """\
+    told = """\
 4 hosts of 6 to be changed in turn, 1 beside, 1 refused
   at once: 2 in all; 2 of failure domain r1
   places: 2 of 2 free
@@ -40,8 +40,9 @@ def test_it_is_told_in_its_order() -> None:
     3. 2 hosts: h2, h3; 1 job, failure domain r1; 25 min 0 s each
   expected: 50 min 0 s of changes, beside the time until a window opens; 1 job to end or wait
   waits: host h1: waits for another canary of its kind, host h6 (and 2 more)
-  refused: h5: node h5 was taken out of service by somebody else; do: uncordon it when its cause is gone, and run again \
-[rollout.cordoned_by_others]"""
+  refused: h5: node h5 was taken out of service by somebody else; do: uncordon it when its cause is gone, and run \
+again [rollout.cordoned_by_others]"""
+    assert text(fleet, limit=2, domain_limit=2) == told
 
 
 def test_five_hundred_hosts_are_a_page() -> None:
