@@ -253,6 +253,13 @@ clusters:
       type: dict
       returned: where it could be planned
     text: {description: The same for a person., type: str, returned: where it could be planned}
+    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
     held: {description: As RV(held)., type: list, elements: dict, returned: where it could be planned}
     open: {description: As RV(open)., type: dict, returned: where it could be planned}
 of_hosts:
@@ -329,4 +336,41 @@ open:
     since: {description: From when on., type: str, returned: success}
     runs: {description: "Its runs, each with C(run), C(controller) and C(since).", type: list, elements: dict,
         returned: success}
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """

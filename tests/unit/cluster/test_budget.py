@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget impor
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DONE,
     FAILED,
@@ -60,7 +60,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
 @pytest.fixture
 def namespace(real: RealApi, request: pytest.FixtureRequest) -> Iterator[str]:
     """A place of its own for the record, and no Nodes but those of the test."""
-    name = "t%d" % abs(hash(request.node.name))
+    name = "t-%s" % digest(request.node.name)
     real.client().create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     client = real.client()

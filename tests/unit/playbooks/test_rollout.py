@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from controller import Controller
 from documentation import returned, undocumented
 from real_api import RealApi, node, watched
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, read_record
 
 MODULE = "gpuops.nvidia.gpu_rollout"
@@ -59,7 +61,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
 @pytest.fixture
 def namespace(real: RealApi, request: pytest.FixtureRequest) -> Iterator[str]:
     """A place of its own for the record, and no Nodes but those of the test."""
-    name = "t-%s" % request.node.name.replace("_", "-")[:50].rstrip("-")
+    name = "t-%s" % digest(request.node.name)
     real.client().create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     client = real.client()
@@ -113,7 +115,7 @@ def test_all_hosts_are_planned_by_one_task(controller: Controller, real: RealApi
         "gpu-0": {"gpu_planned": planned("none")}, "gpu-1": {"gpu_planned": planned("service_restart")},
         "gpu-2": {"gpu_planned": {"failed": True, "msg": "unreachable"}},
         "gpu-4": {"gpu_planned": planned(refusals=[refusal])}})
-    result = ask(controller, {"state": "planned", "limit": 2}, *own, hosts=names(7),
+    result = ask(controller, {"state": "planned", "limit": 3}, *own, hosts=names(7),
                  variables=variables(real, namespace))
     assert not result.get("failed"), result
     places = {name: told["place"] for name, told in result["of_hosts"].items()}
@@ -125,6 +127,7 @@ def test_all_hosts_are_planned_by_one_task(controller: Controller, real: RealApi
         assert words in result["text"]
     (cluster,) = result["clusters"]
     assert cluster["decision"]["may_start"] == ["host gpu-5"] and cluster["held"] == []
+    assert "places: 1 of 3 free; 1 cordoned by others (gpu-3); 1 unreachable (gpu-2)" in cluster["text"]
     assert real.client().find(PATH % namespace) is None
 
 
@@ -152,16 +155,18 @@ def test_hosts_run_at_their_own_pace_within_the_budget(controller: Controller, r
 
 
 def test_two_controllers_share_it_and_another_rollout_waits(
-    controller: Controller, real: RealApi, namespace: str
+    controller: Controller, real: RealApi, namespace: str, tmp_path: Path
 ) -> None:
     add_nodes(real, names(6))
+    (tmp_path / "other").mkdir()
+    other = Controller(tmp_path / "other")
     path = controller.directory / "run.yml"
     path.write_text(RUN)
     common = {"gpu_rollout_canaries": "none", "gpu_rollout_limit": 2}
     with watched(real, PATH % namespace) as versions:
         first = controller.start(str(path), "--forks", "3", hosts=names(3), variables=variables(
             real, namespace, **common))
-        second = controller.start(str(path), "--forks", "3", hosts=names(6)[3:], variables=variables(
+        second = other.start(str(path), "--forks", "3", hosts=names(6)[3:], variables=variables(
             real, namespace, run="run-2", **common))
         told = [process.communicate(timeout=200) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), told
