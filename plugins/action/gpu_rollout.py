@@ -317,7 +317,6 @@ def _refuse_missing(options: Mapping[str, Any]) -> None:
             found="`state: %s` without %s" % (options["state"], ", ".join("`%s`" % name for name in missing)),
             wanted=", ".join("`%s`" % name for name in needed),
             remedy="set %s" % ", ".join("`%s`" % name for name in missing),
-            option="state",
         )
 
 

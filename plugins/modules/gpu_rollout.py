@@ -294,9 +294,9 @@ waiting:
           C(canary), C(group), C(window), C(slots) or C(turn).
       type: str
       returned: success
-    why: {description: The same in words, with whom or what it waits for., type: str, returned: success}
+    why: {description: "The same in words, with whom or what it waits for.", type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
-    until: {description: When it may begin at the earliest, where that is known., type: str, returned: success}
+    until: {description: "When it may begin at the earliest, where that is known.", type: str, returned: success}
 slots:
   description: How the places stood, and who took them.
   returned: with O(state=start)

@@ -23,6 +23,7 @@ from ..rollout.budget import (
     NodeState,
     Record,
     asked,
+    begun,
     confirmed,
     given_back,
     read_record,
@@ -144,6 +145,9 @@ class Budget:
             return answer
         again = confirmed(answer, self._pool, asking, rollout, self.nodes(names), self._is_alive)
         if again.may_start:
+            if len(answer.before) > 1:
+                node = rollout.hosts[asking.host].node
+                self.change(lambda record: begun(record, self._pool, asking.run, node, answer.before))
             return answer
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
         return replace(again, record=None)
@@ -291,8 +295,7 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
 
 def _was_written(tried: Answer, record: Record, pool: str) -> bool:
     """Whether a write was done whose answer was lost: what it reserved is there."""
-    assert tried.record is not None
-    ours, there = tried.record.pool(pool).slots, record.pool(pool).slots
+    ours, there = (tried.record or Record()).pool(pool).slots, record.pool(pool).slots
     return all(node in there and (there[node].run, there[node].since) == (ours[node].run, ours[node].since)
                for node in tried.before)
 

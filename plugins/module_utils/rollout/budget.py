@@ -17,7 +17,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
@@ -48,14 +48,15 @@ IsAlive = Callable[[str], bool]
 class Slot:
     """A node that is out of service for a change of ours, or that failed in one.
 
-    host:   the host's name in the inventory of its run.
-    run:    that which works on it, or did.
-    begun:  False where it is only kept for a host that begins together with others.
-    counts: False for a node that had not taken work yet: it takes no place.
-    proofs: Host.proof of what it is the canary of.
-    policy: Host.policy of the change.
-    kind:   the host's, in words.
-    reason: what failed.
+    host:      the host's name in the inventory of its run.
+    run:       that which works on it, or did.
+    begun:     False where it is only kept for a host that begins together with others.
+    confirmed: False while nobody of those that begin together may begin, as the Nodes are listed again.
+    counts:    False for a node that had not taken work yet: it takes no place.
+    proofs:    Host.proof of what it is the canary of.
+    policy:    Host.policy of the change.
+    kind:      the host's, in words.
+    reason:    what failed.
     """
 
     host: str
@@ -63,6 +64,7 @@ class Slot:
     since: datetime
     state: str = WORKING
     begun: bool = True
+    confirmed: bool = True
     counts: bool = True
     proofs: Tuple[str, ...] = ()
     policy: str = ""
@@ -242,7 +244,7 @@ def asked(
         return Answer(waiting=waits)
     held = opened.slots.get(rollout.hosts[asking.host].node)
     if held is not None and held.run == asking.run and held.state == WORKING:
-        return _goes_on(record, pool_name, opened, rollout.hosts[asking.host].node, held)
+        return _goes_on(record, pool_name, opened, unit, rollout.hosts[asking.host].node)
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
     notes = _notes(pool, opened, rollout)
@@ -264,10 +266,18 @@ def confirmed(
 ) -> Answer:
     """The same question of the Nodes as they are after the places were reserved: what others took out of service
     meanwhile may have used them up."""
-    assert answer.record is not None
-    pool = answer.record.pool(pool_name)
-    without = answer.record.but(pool_name, replace(pool, slots=_with(pool.slots, answer.before)))
+    written_one = answer.record or Record()
+    pool = written_one.pool(pool_name)
+    without = written_one.but(pool_name, replace(pool, slots=_with(pool.slots, answer.before)))
     return asked(without, pool_name, asking, rollout, nodes, is_alive)
+
+
+def begun(record: Record, pool_name: str, run: str, node: str, together: Iterable[str]) -> Record:
+    """With the word that those which were reserved together may begin, and that this one does."""
+    pool = record.pool(pool_name)
+    slots = {name: replace(slot, confirmed=True, begun=slot.begun or name == node)
+             for name, slot in pool.slots.items() if name in {node, *together} and slot.run == run}
+    return record.but(pool_name, replace(pool, slots={**pool.slots, **slots}))
 
 
 def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Optional[Slot]]) -> Record:
@@ -302,7 +312,7 @@ def ended(
     if outcome == FAILED:
         before = slot or (Slot(node, run, now) if host is None else Slot(
             host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind)))
-        slots[node] = replace(before, run=run, state=FAILED, begun=True, reason=reason)
+        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason)
     elif opened is not None and outcome == DONE:
         opened = replace(opened, done={**opened.done, node: now}, left=opened.left - {node})
     elif opened is not None and outcome == LEFT:
@@ -356,9 +366,9 @@ def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> D
         state = nodes.get(host.node)
         slot = pool.slots.get(host.node)
         in_service = slot.counts if slot is not None else state.in_service if state else not host.node
-        hosts[name] = replace(host, in_service=in_service, **({} if state is None else {
-            "ready": state.ready, "cordoned_by": state.cordoned_by, "marks": state.marks,
-            "domain": state.domain or host.domain}))
+        hosts[name] = replace(host, in_service=in_service) if state is None else replace(
+            host, in_service=in_service, ready=state.ready, cordoned_by=state.cordoned_by, marks=state.marks,
+            domain=state.domain or host.domain)
     known = {host.node for host in hosts.values()}
     others = (beside(state, pool.slots.get(state.name)) for state in nodes.values() if state.name not in known)
     hosts.update((host.name, host) for host in others)
@@ -396,12 +406,14 @@ def _opened(
         claims={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us})), None
 
 
-def _goes_on(record: Record, pool_name: str, pool: Pool, node: str, held: Slot) -> Answer:
-    """Its places were reserved by the first host of its unit, or by an answer that was lost."""
-    if held.begun:
-        return Answer()
-    return Answer(record.but(pool_name, replace(pool, slots={**pool.slots, node: replace(held, begun=True)})),
-                  before={})
+def _goes_on(record: Record, pool_name: str, pool: Pool, unit: Unit, node: str) -> Answer:
+    """Its place was reserved by the first host of its unit, or for itself before."""
+    held = pool.slots[node]
+    if not held.confirmed:
+        why = "its places were reserved, and are not confirmed yet"
+        return Answer(waiting=Waiting(unit, Cause.run, why, held.since))
+    changed = begun(record.but(pool_name, pool), pool_name, held.run, node, ())
+    return Answer(None if held.begun else changed)
 
 
 def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Answer:
@@ -428,11 +440,12 @@ def _left(unit: Unit, present: Present) -> List[str]:
 def _reserved(pool: Pool, asking: Asking, rollout: Rollout, present: Present, unit: Unit) -> Pool:
     proofs = to_prove(rollout, unit, proved(rollout, present))
     slots = dict(pool.slots)
+    alone = len(_left(unit, present)) == 1
     for name in _left(unit, present):
         host = rollout.hosts[name]
         before = slots.get(host.node)
         slots[host.node] = Slot(
-            name, asking.run, asking.now, begun=name == asking.host,
+            name, asking.run, asking.now, begun=alone or (before is not None and before.begun), confirmed=alone,
             counts=before.counts if before else host.in_service, proofs=proofs, policy=host.policy, kind=str(host.kind))
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
     return replace(pool, slots=slots, claims=claims)
@@ -465,8 +478,12 @@ def _present(
     # Of a policy of this rollout what failed speaks against it
     policies = {host.policy for host in rollout.of_run.values() if host.plan}
     soak, now = rollout.policy.soak, asking.now
-    in_progress, half_done, canaries = set(), set(), set()
-    failed, otherwise, proving = {}, {}, {}
+    in_progress: Set[str] = set()
+    half_done: Set[str] = set()
+    canaries: Set[str] = set()
+    failed: Dict[str, str] = {}
+    otherwise: Dict[str, str] = {}
+    proving: Dict[str, str] = {}
     for node, slot in without_the_gone(pool, nodes).slots.items():
         name = names.get(node, node_name(node))
         if slot.state == FAILED and slot.policy in policies:
@@ -487,7 +504,8 @@ def _present(
         state = nodes.get(node)
         if state is not None and not (state.ready and not state.unhealthy):
             unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
-    passed, soaking = set(), {}
+    passed: Set[str] = set()
+    soaking: Dict[str, datetime] = {}
     for proof, told in pool.proofs.items():
         name, until = names.get(told.node, node_name(told.node)), told.at + soak
         if until > now:

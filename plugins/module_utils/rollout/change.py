@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, Mapping
+from typing import Any, Dict, Iterable, Mapping, Sequence, Union
 
 from ..core.facts import HostFacts
-from ..core.plan import Plan, digest
+from ..core.plan import Plan, Requirement, Step, digest
 
 # Daemons that start containers, by their units: one is at work
 RUNTIMES = ("containerd", "crio", "docker")
@@ -18,13 +18,14 @@ RUNTIMES = ("containerd", "crio", "docker")
 class Change:
     """What hosts have in common that are changed alike. '' is none or unknown.
 
-    digest:    of all that is to be done, '' nothing.
-    policy:    digest of what is asked of those capabilities that have something to do.
-    board:     the GPUs, as '8 x 10de:2330'.
-    system:    distribution and architecture.
-    runtime:   what starts containers.
-    driver_from, driver_to: versions; the same where the driver stays.
-    clique:    its IMEX domain, where its board is of a rack.
+    digest:      of all that is to be done, '' nothing.
+    policy:      digest of what is asked of those capabilities that have something to do.
+    board:       the GPUs, as '8 x 10de:2330'.
+    system:      distribution and architecture.
+    runtime:     what starts containers.
+    driver_from: its version, before.
+    driver_to:   the same afterwards, and where it stays.
+    clique:      its IMEX domain, where its board is of a rack.
     """
 
     digest: str = ""
@@ -42,7 +43,7 @@ class Change:
 
 def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cliques: Iterable[str]) -> Change:
     """before, after: the facts that the plan was made with, and those that it leaves. cliques: those of its GPUs."""
-    parts = (*plan.steps, *plan.requirements)
+    parts: Sequence[Union[Step, Requirement]] = (*plan.steps, *plan.requirements)
     concerned = {part.capability for part in parts}
     promise: Mapping[str, Any] = {
         name: value for name, value in plan.promise().items() if name in ("schema", "steps", "requirements")}

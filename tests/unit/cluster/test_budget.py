@@ -212,6 +212,22 @@ def test_what_an_administrator_takes_while_a_place_is_reserved_is_seen_and_it_is
     assert set(budget_of(real.client(), namespace).read().pool(POOL).slots) == {"n0"}
 
 
+def test_a_clique_begins_once_all_its_places_are_confirmed(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(2, clique="x"), limit=2)
+    between: List[Answer] = []
+    client = Meanwhile(real.kubeconfig, lambda: between.append(
+        budget_of(real.client(), namespace).ask(asking("h1"), rollout)))
+    assert budget_of(client, namespace).ask(asking("h0"), rollout).may_start
+    (answer,) = between
+    assert answer.waiting is not None and answer.waiting.cause is Cause.run
+    budget = budget_of(real.client(), namespace)
+    slots = budget.read().pool(POOL).slots
+    assert {name: (slot.confirmed, slot.begun) for name, slot in slots.items()} == {
+        "n0": (True, True), "n1": (True, False)}
+    assert budget.ask(asking("h1"), rollout).may_start
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_a_write_whose_answer_was_lost_is_known_again_and_confirmed(
     real: RealApi, namespace: str, others: bool

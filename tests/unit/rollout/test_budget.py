@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +34,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Run,
     Slot,
     asked,
+    begun,
     checked_pool,
     closed,
     confirmed,
@@ -105,6 +106,14 @@ class Room:
     def ask(self, name: str, run: str = "a", **more: Any) -> Answer:
         answer = asked(self.record, POOL, self.asking(name, run, **more), self.rollout, self.nodes, self.is_alive)
         self.record = answer.record or self.record
+        return answer
+
+    def begin(self, name: str, run: str = "a") -> Answer:
+        """With what follows where the Nodes are as they were."""
+        answer = self.ask(name, run)
+        if answer.may_start and answer.before:
+            assert self.confirm(answer, name, run).may_start
+            self.record = begun(self.record, POOL, run, "n-" + name, answer.before)
         return answer
 
     def confirm(self, answer: Answer, name: str, run: str = "a") -> Answer:
@@ -237,19 +246,37 @@ class TestSlots:
 
     def test_a_clique_begins_whole_and_its_hosts_one_after_another(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
-        assert room.ask("h2").may_start and room.held() == {"h1", "h2"}
+        assert room.begin("h2").may_start and room.held() == {"h1", "h2"}
         assert {slot.host: slot.begun for slot in room.pool.slots.values()} == {"h1": False, "h2": True}
         assert room.ask("h3").waiting is not None
         assert room.ask("h1").may_start and all(slot.begun for slot in room.pool.slots.values())
 
+    def test_none_of_it_begins_before_its_places_are_confirmed(self) -> None:
+        """They may have to be given back, and a host that has begun cannot give back."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
+        answer = room.ask("h2")
+        waiting = room.ask("h1").waiting
+        assert waiting is not None and (waiting.cause, waiting.why) == (
+            Cause.run, "its places were reserved, and are not confirmed yet")
+        room.record = given_back(room.record, POOL, "a", answer.before)
+        assert room.held() == set()
+
+    def test_a_half_done_host_of_it_stays_so_where_the_next_run_ends_before_it_begins(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=3))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.ask("h2", "b").may_start
+        room.close("b")
+        assert room.held() == {"h1"}
+
     def test_what_a_run_has_not_begun_is_free_with_its_end_and_the_rest_is_to_be_taken_over(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
-        room.ask("h2")
+        room.begin("h2")
         room.close()
         assert room.held() == {"h2"} and room.pool.rollout is None
         assert [room.ask("h3", "b").may_start, room.ask("h2", "b").may_start] == [True, False]
         room.end("h3", run="b")
-        assert room.ask("h2", "b").may_start and {slot.run for slot in room.pool.slots.values()} == {"b"}
+        assert room.begin("h2", "b").may_start and {slot.run for slot in room.pool.slots.values()} == {"b"}
 
     def test_a_dead_runs_node_is_taken_over_without_a_further_place(self) -> None:
         room = Room(rollout_of(*fleet(3)))
@@ -529,8 +556,8 @@ TIMES = st.integers(0, 10 ** 9).map(lambda seconds: NOW + timedelta(seconds=seco
 WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.sampled_from(["n1", "n2", "n3", "a", "b"])
 SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_from(STATES), begun=st.booleans(),
-                  counts=st.booleans(), proofs=st.lists(WORDS, max_size=2).map(tuple), policy=WORDS, kind=WORDS,
-                  reason=WORDS)
+                  confirmed=st.booleans(), counts=st.booleans(), proofs=st.lists(WORDS, max_size=2).map(tuple),
+                  policy=WORDS, kind=WORDS, reason=WORDS)
 POOLS = st.builds(
     Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
     rollout=st.one_of(st.none(), st.builds(
@@ -566,8 +593,12 @@ class Cluster:
         self.seen = dict(self.nodes)
         self.dead: Set[str] = set()
         self.now = NOW
-        # Nodes that a run has begun with and not ended, and those that failed, with who did
+        # Nodes that a run has begun with and not ended, those that are reserved for it, and which of them for sure, and
+        # those that failed
         self.begun: Dict[str, str] = {}
+        self.reserved: Dict[str, str] = {}
+        self.sure: Set[str] = set()
+        self.pending: List[Tuple[str, str, Answer]] = []
         self.failed: Set[str] = set()
         self.changed: Set[str] = set()
         self.new: Set[str] = {each.node for each in hosts if not each.in_service}
@@ -586,36 +617,54 @@ class Cluster:
 
     def out(self, domain: Optional[str] = None) -> Set[str]:
         of_nodes = {state.name for state in self.nodes.values() if state.cordoned_by or not state.ready}
-        held = {*of_nodes, *self.begun, *self.failed} - self.new
+        held = {*of_nodes, *self.begun, *self.failed, *self.sure.intersection(self.reserved)} - self.new
         gone = {node for node in held if node not in self.nodes}
         return {node for node in held - gone if domain is None or self.hosts[node[2:]].domain == domain}
 
     def ask(self, run: str, name: str) -> bool:
-        rollout = self.rollouts[run]
+        """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
         asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
-        before = {domain: self.out(domain) for domain in (None, "a", "b")}
-        answer = asked(self.record, POOL, asking, rollout, self.seen, self.is_alive)
+        answer = asked(self.record, POOL, asking, self.rollouts[run], self.seen, self.is_alive)
         if answer.record is not None:
             self.text = written(answer.record)
-        if not answer.may_start:
+        if answer.may_start and answer.before:
+            self.pending.append((run, name, answer))
+            self.reserved.update((node, run) for node in answer.before if node not in self.begun)
+        elif answer.may_start:
+            return self._begins(run, name)
+        return False
+
+    def conclude(self) -> bool:
+        """The oldest of those that wait for it is confirmed, or gives back what it had."""
+        run, name, answer = self.pending.pop(0)
+        if run in self.dead:
             return False
-        if answer.before:
-            again = confirmed(answer, POOL, asking, rollout, self.nodes, self.is_alive)
-            if not again.may_start:
-                self.text = written(given_back(self.record, POOL, run, answer.before))
-                return False
-        node = self.hosts[name].node
-        if rollout.unit_of(name) is not None:
-            unit = rollout.unit_of(name)
-            assert unit is not None and self.begun.get(node, run) == run or self.begun[node] in self.dead
-            for each in unit.hosts if answer.before else (name,):
-                other = self.hosts[each].node
-                if other not in self.changed:
-                    self.begun[other] = run
-                    self.failed.discard(other)
+        asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
+        for node in answer.before:
+            self.reserved.pop(node, None)
+        if not confirmed(answer, POOL, asking, self.rollouts[run], self.nodes, self.is_alive).may_start:
+            self.text = written(given_back(self.record, POOL, run, answer.before))
+            return False
+        if len(answer.before) > 1:
+            self.text = written(begun(self.record, POOL, run, self.hosts[name].node, answer.before))
+        before = {domain: self.out(domain) for domain in (None, "a", "b")}
+        self.reserved.update((node, run) for node in answer.before if node not in self.begun)
+        self.sure.update(answer.before)
+        self.failed.difference_update(answer.before)
         for domain, limit in ((None, self.options["limit"]), *(
                 (each, self.options["domain_limit"]) for each in ("a", "b") if self.options["domain_limit"])):
             assert len(self.out(domain)) <= max(limit, len(before[domain]))
+        return self._begins(run, name)
+
+    def _begins(self, run: str, name: str) -> bool:
+        node = self.hosts[name].node
+        before = self.out()
+        assert self.begun.get(node, run) == run or self.begun[node] in self.dead
+        self.reserved.pop(node, None)
+        self.begun[node] = run
+        self.failed.discard(node)
+        # Its place was its own already
+        assert self.out() == before
         return True
 
     def is_alive(self, run: str) -> bool:
@@ -635,9 +684,13 @@ class Cluster:
     def check(self) -> None:
         """No slot is lost, and none is there that nobody holds."""
         slots = self.record.pool(POOL).slots
-        there = {node for node, slot in slots.items() if node in self.nodes or not slot.counts}
-        assert {node for node in {*self.begun, *self.failed} if node in self.nodes or node in self.new} == there
-        assert {node for node, slot in slots.items() if slot.state == FAILED} & there == self.failed & there
+        kept = {node for node in {*self.begun, *self.failed} if node in self.nodes or node in self.new}
+        assert kept <= set(slots)
+        others = {node for node, slot in slots.items() if node in self.nodes or not slot.counts} - kept
+        # What a run has reserved and not begun is forgotten with it
+        assert others <= {*self.reserved, *(node for node in others if slots[node].run in self.dead)}
+        failed = {node for node, slot in slots.items() if slot.state == FAILED}
+        assert failed & kept <= self.failed and self.failed & kept - failed <= set(self.reserved)
 
 
 @settings(max_examples=120, deadline=None)
@@ -645,21 +698,25 @@ class Cluster:
 def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject) -> None:
     number = data.draw(st.integers(2, 9))
     hosts = [host("h%d" % each, domain=data.draw(st.sampled_from("ab")),
-                  in_service=data.draw(st.sampled_from([True] * 5 + [False]))) for each in range(number)]
+                  in_service=data.draw(st.sampled_from([True] * 5 + [False])),
+                  clique=data.draw(st.sampled_from(["", "", "x"]))) for each in range(number)]
     options = {"limit": data.draw(st.integers(1, 4)), "domain_limit": data.draw(st.sampled_from([None, 1, 2])),
                "canaries": data.draw(st.sampled_from(["none", "every_kind"])), "max_failures": 99}
     cluster = Cluster(hosts, options, data.draw(st.integers(1, 3)))
     for _ in range(data.draw(st.integers(1, 25))):
         cluster.now += timedelta(seconds=data.draw(st.sampled_from([0, 1, 300])))
         living = [run for run in cluster.names if run not in cluster.dead]
-        what = data.draw(st.sampled_from(["ask"] * 6 + ["end", "end", "cordon", "uncordon", "not ready", "look", "die",
-                                                        "delete", "free"]))
+        what = data.draw(st.sampled_from(["ask"] * 6 + ["conclude"] * 4 + [
+            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "delete", "free"]))
         node = data.draw(st.sampled_from([each.node for each in hosts]))
         if what == "ask" and living:
             run = data.draw(st.sampled_from(living))
             own = list(cluster.rollouts[run].of_run)
-            if own:
-                cluster.ask(run, data.draw(st.sampled_from(own)))
+            name = data.draw(st.sampled_from(own)) if own else ""
+            if own and (run, name) not in [each[:2] for each in cluster.pending]:
+                cluster.ask(run, name)
+        elif what == "conclude" and cluster.pending:
+            cluster.conclude()
         elif what == "end" and node in cluster.begun and cluster.begun[node] not in cluster.dead:
             cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED])))
         elif what in ("cordon", "uncordon", "not ready") and node in cluster.nodes:
@@ -669,7 +726,8 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
             cluster.seen = dict(cluster.nodes)
         elif what == "die" and len(living) > 1:
             cluster.dead.add(living[0])
-        elif what == "delete" and node in cluster.nodes and node not in cluster.begun and node not in cluster.failed:
+        elif what == "delete" and node in cluster.nodes and node not in {
+                *cluster.begun, *cluster.failed, *cluster.reserved}:
             del cluster.nodes[node]
             cluster.seen.pop(node, None)
             cluster.new.add(node)
@@ -682,6 +740,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
 
 def _comes_to_its_end(cluster: Cluster) -> None:
     """Once nobody disturbs it any more, one run that is alone brings all of it to its end."""
+    cluster.pending.clear()
     for node in sorted(cluster.failed):
         cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
     cluster.failed.clear()
@@ -691,12 +750,14 @@ def _comes_to_its_end(cluster: Cluster) -> None:
     cluster.names = ["last"]
     pool = cluster.record.pool(POOL)
     hosts = [replace(each, half_done=each.node in pool.slots) for each in cluster.hosts.values()]
+    # One that was changed with its clique only in part, or that is larger than a limit, is a person's
+    cluster.options["unit_mode"] = "rolling"
     cluster.rollouts = {"last": plan([each for each in hosts if each.node not in cluster.changed],
                                      policy_of(cluster.options), cluster.now, pool.proofs)}
     waiting = list(cluster.rollouts["last"].order)
     for _ in range(len(waiting) + 1):
         for name in list(waiting):
-            if cluster.ask("last", name):
+            if cluster.ask("last", name) or (cluster.pending and cluster.conclude()):
                 cluster.end(cluster.hosts[name].node, DONE)
                 waiting.remove(name)
     assert waiting == [] and cluster.changed == {each.node for each in hosts}
