@@ -21,8 +21,9 @@ BESIDE_SECONDS = 5400
 # Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus or an API
 # server (which are built first), or that stop a run at many of its steps: too long for the inner loop
 PROGRAMS = ("tests/unit/cluster/components/test_carrying_out.py", "tests/unit/cluster/test_beside_charts.py",
-            "tests/unit/cluster/test_budget.py", "tests/unit/core/test_injected.py", "tests/unit/driver/test_migration.py",
-            "tests/unit/driver/test_precompiled.py", "tests/unit/driver/test_runfile.py",
+            "tests/unit/cluster/test_budget.py", "tests/unit/core/test_injected.py",
+            "tests/unit/driver/test_migration.py", "tests/unit/driver/test_precompiled.py",
+            "tests/unit/driver/test_runfile.py",
             "tests/unit/driver/test_way_back.py", "tests/unit/packages",
             "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py",
             "tests/unit/monitoring/test_promtool.py", "tests/unit/monitoring/test_prometheus.py",
