@@ -22,7 +22,8 @@ from .nodes import (
     operator_is_active,
     operator_refusal,
     resource_shortfall,
-    skew_findings,
+    skew_finding,
+    usual_drivers,
 )
 from .placement import admits
 from .readiness import left_out, pod_troubles, rolled_out
@@ -52,8 +53,11 @@ def observe(
     policies = _policies(cluster)
     nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), labelSelector=selector)
     facts = {str(each.facts["name"]): each.facts for each in sorted(nodes, key=lambda each: str(each.facts["name"]))}
-    for name, finding in skew_findings(list(facts.values())).items():
-        facts[name].setdefault("findings", []).append(finding)
+    usual = usual_drivers((each["product"], each["driver_version"]) for each in facts.values())
+    for each in facts.values():
+        finding = skew_finding(each, usual)
+        if finding is not None:
+            each.setdefault("findings", []).append(finding.to_dict())
     whole = {name: each for name, each in facts.items() if only is None or name in only}
     managed = {str(each.facts["name"]) for each in nodes if each.managed}
     if only is None:
