@@ -228,7 +228,7 @@ import json
 import re
 import time
 from datetime import datetime, timezone
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import ansible.template
 from ansible.errors import AnsibleError, AnsibleParserError
@@ -239,6 +239,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils import node_cache
 from ..plugin_utils.kubernetes import access_from_plugin, gpu_node_facts
 from ..plugin_utils.node_filters import NodeFilters
+from ..plugin_utils.remembering import RememberingTemplar
 
 SUFFIXES = ("gpu_nodes.yml", "gpu_nodes.yaml")
 # Names and addresses are the word of whoever may write a Node, its host among them: to ssh, one with a dash before it
@@ -261,6 +262,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
+        self.templar = RememberingTemplar(self.templar)
         try:
             filters = NodeFilters([self._worked_out(each) for each in self.get_option("filters")])
             self._add_all(self._facts(path, filters, cache))
@@ -331,7 +333,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             if address:
                 variables["ansible_host"] = address
             if TEXTS_ARE_TEMPLATES:
-                variables = without_templates(variables)
+                variables = without_templates(variables, wrap_var)
             self._add(facts, variables)
 
     def _add(self, facts: Mapping[str, Any], variables: Dict[str, Any]) -> None:
@@ -339,10 +341,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host(host, facts, variables)
         if self.get_option("default_groups"):
             self._add_to_groups(host, facts)
-        strict = self.get_option("strict")
+        strict, groups, keyed = (self.get_option(name) for name in ("strict", "groups", "keyed_groups"))
         self._set_composite_vars(self.get_option("compose"), variables, host, strict=strict)
-        self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict=strict)
-        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict=strict)
+        if not groups and not keyed:
+            return
+        # What a host has is put together once for all of them, unless they ask for each other
+        each = "group_names" in str([groups, keyed])
+        known = self.inventory.get_host(host).get_vars()
+        self._add_host_to_composed_groups(groups, known, host, strict=strict, fetch_hostvars=each)
+        self._add_host_to_keyed_groups(keyed, known, host, strict=strict, fetch_hostvars=each)
 
     def _add_host(self, host: str, facts: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         known = self.inventory.hosts.get(host)
@@ -410,14 +417,14 @@ def _first_address(facts: Mapping[str, Any], types: Sequence[str]) -> Optional[s
     return None
 
 
-def without_templates(value: Any) -> Any:
+def without_templates(value: Any, mark: Callable[[str], str]) -> Any:
     """The value with each text marked that Ansible would take for a template: who writes a Node does not write these."""
     if isinstance(value, str):
-        return wrap_var(value) if "{" in value or value.startswith("#jinja2:") else value
+        return mark(value) if "{" in value or value.startswith("#jinja2:") else value
     if isinstance(value, dict):
-        return {key: without_templates(each) for key, each in value.items()}
+        return {key: without_templates(each, mark) for key, each in value.items()}
     if isinstance(value, list):
-        return [without_templates(each) for each in value]
+        return [without_templates(each, mark) for each in value]
     return value
 
 
