@@ -393,7 +393,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if "{{" in preference:
             self.templar.available_variables = variables
             try:
-                return str(self.templar.template(preference))
+                found = self.templar.template(preference)
+                return None if found is None else str(found)
             except AnsibleError as error:
                 if self.get_option("strict"):
                     raise AnsibleParserError("the name %s of node %s: %s" % (preference, facts["name"], error)) from error
