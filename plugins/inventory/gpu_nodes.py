@@ -235,6 +235,7 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
 from ..module_utils.cluster.client import Connection, is_outage, server_named
+from ..module_utils.core.collecting import without_collection
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils import node_cache
 from ..plugin_utils.kubernetes import access_from_plugin, gpu_node_facts
@@ -265,7 +266,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self.templar = RememberingTemplar(self.templar)
         try:
             filters = NodeFilters([self._worked_out(each) for each in self.get_option("filters")])
-            self._add_all(self._facts(path, filters, cache))
+            with without_collection():
+                self._add_all(self._facts(path, filters, cache))
         except GpuOpsError as error:
             raise AnsibleParserError("%s: %s" % (path, error)) from error
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.nodes import node_facts, skew_finding, usual_drivers
-from ..module_utils.cluster.observation import NODES
+from ..module_utils.cluster.observation import NODES, UNREAD
 
 __all__ = ["access_from_plugin", "gpu_node_facts"]
 
@@ -41,7 +41,7 @@ def gpu_node_facts(
             return None
         return _Seen(_shared(facts["product"]), _shared(facts["driver_version"]), facts if pick(facts) else None)
 
-    seen = Client(access).items(NODES, keep=keep, labelSelector=label_selector)
+    seen = Client(access).items(NODES, keep=keep, leave_out=UNREAD, labelSelector=label_selector)
     usual = usual_drivers((each.product, each.driver_version) for each in seen)
     found = [each.facts for each in seen if each.facts is not None]
     for facts in found:

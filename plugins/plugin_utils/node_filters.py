@@ -26,6 +26,9 @@ EMPTY: Tuple[Any, ...] = ("", [], {})
 ASKS_ON = ("subexpression", "index_expression", "projection", "filter_projection", "value_projection", "flatten",
            "slice", "pipe")
 
+# The library draws the place below the expression, on lines of their own
+WITH_DRAWING = re.compile(r":? ?(?:Parse error|for expression)|:?\n")
+
 
 class NodeFilters:
     """Expressions that must all be true of a node's facts. None at all picks every node."""
@@ -118,11 +121,11 @@ def _calls(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _unreadable(number: int, expression: Any, position: Optional[int], reason: str) -> Refusal:
-    """position: counted from 0. reason: the library's is a drawing of several lines, the first of which says it."""
+    """position: counted from 0."""
     column = "" if position is None else ", column %d" % (position + 1)
     return Refusal(
         "inventory.filter_unreadable",
-        "%r in filters[%d]%s: %s" % (expression, number, column, re.split(r"[\n,:]? *for expression|\n", reason)[0]),
+        "%r in filters[%d]%s: %s" % (expression, number, column, WITH_DRAWING.split(reason)[0]),
         "a JMESPath expression on the facts of a node",
         "correct it there: texts stand in single quotes, numbers in backticks, names with dots or slashes in double "
         "quotes", OPTION)

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from jinja2 import Environment, TemplateError, nodes
 from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_TESTS
+
+try:
+    from ansible.template import is_trusted_as_template as is_trusted
+except ImportError:
+    # Before ansible-core 2.19, where nobody asks for it
+    is_trusted = bool
 
 # Of an expression whose answers are seldom asked for again, nothing more is remembered
 TRIED, LONGEST = 500, 5000
@@ -32,8 +39,10 @@ METHODS = frozenset({"endswith", "get", "items", "keys", "lower", "partition", "
 HARMLESS = (nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.CondExpr, nodes.Const, nodes.Compare,
             nodes.Operand, nodes.BinExpr, nodes.UnaryExpr, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair,
             nodes.Keyword, nodes.Slice, nodes.Concat, nodes.Name, nodes.Getattr, nodes.Getitem)
+NUMBERS = (bool, int, float, type(None))
+SCALARS = (str, *NUMBERS)
 # What Ansible takes for a template, in whatever it reads
-MARKS = ("{{", "{%", "{#", "#jinja2:")
+MARKS = ("{{", "{%", "{#")
 OF_ITS_PLACE = re.compile(r"\\\\|\b(?:lookup|query|q)\b")
 # The way to a value: the name of a variable, and the keys below it
 Path = Tuple[Any, ...]
@@ -57,7 +66,7 @@ class RememberingTemplar:
 
     @available_variables.setter
     def available_variables(self, variables: Mapping[str, Any]) -> None:
-        self._variables = self._templar.available_variables = variables
+        self._variables = variables
 
     def template(self, variable: Any, **options: Any) -> Any:
         return self._worked_out("template", variable, options)
@@ -69,67 +78,102 @@ class RememberingTemplar:
         return self._worked_out("evaluate_conditional", conditional, {})
 
     def _worked_out(self, method: str, text: Any, options: Dict[str, Any]) -> Any:
-        if not isinstance(text, str):
+        answers = self._answers(method, text, options) if isinstance(text, str) else None
+        seen = None if answers is None else answers.seen(self._variables)
+        if answers is None or seen is None:
+            self._templar.available_variables = self._variables
             return getattr(self._templar, method)(text, **options)
+        if answers.is_value and isinstance(seen[0], SCALARS) and is_trusted(text):
+            return seen[0]
+
+        def work_out() -> Any:
+            # Ansible wraps each variable that it is given, read or not
+            self._templar.available_variables = {
+                name: self._variables[name] for name in answers.names if name in self._variables}
+            return getattr(self._templar, method)(text, **options)
+
+        return answers.answer(seen, work_out)
+
+    def _answers(self, method: str, text: str, options: Mapping[str, Any]) -> Optional[_Answers]:
         key = (method, text, *options.items())
         if key not in self._known:
-            paths = read_by(text if method == "template" else "{{ %s }}" % text)
-            self._known[key] = None if paths is None else _Answers(paths)
-        answers = self._known[key]
-        if answers is None:
-            return getattr(self._templar, method)(text, **options)
-        return answers.answer(self._variables, lambda: getattr(self._templar, method)(text, **options))
+            template = text if method == "template" else "{{ %s }}" % text
+            paths = read_by(template)
+            self._known[key] = None if paths is None else _Answers(
+                paths, method == "evaluate_expression" and is_path(template))
+        return self._known[key]
 
 
 class _Answers:
-    """What an expression came to, by the values that it reads."""
+    """What an expression came to, by the values that it reads.
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    names: of the variables that have them; is_value: whether it is but the way to one value.
+    """
+
+    def __init__(self, paths: Iterable[Path], is_value: bool = False) -> None:
         self._paths = sorted(paths, key=str)
-        self._found: Dict[Tuple[Any, ...], Tuple[Any, Optional[Exception]]] = {}
+        self.names = sorted({path[0] for path in self._paths})
+        self.is_value = is_value
+        self._found: Dict[Tuple[str, ...], Tuple[Any, Optional[Exception]]] = {}
         self._asked = 0
 
-    def answer(self, variables: Mapping[str, Any], work_out: Callable[[], Any]) -> Any:
-        seen = self._seen(variables)
-        if seen is None:
-            return work_out()
+    def answer(self, seen: Tuple[Any, ...], work_out: Callable[[], Any]) -> Any:
         self._asked += 1
-        if seen not in self._found:
+        # One and True are equal, and so are all whose parts are
+        key = tuple(map(repr, seen))
+        if key not in self._found:
             if len(self._found) > max(TRIED, min(LONGEST, self._asked / 2)):
                 return work_out()
             try:
-                self._found[seen] = (work_out(), None)
+                self._found[key] = (work_out(), None)
             except Exception as error:
-                self._found[seen] = (None, error)
-        found, failure = self._found[seen]
+                self._found[key] = (None, error)
+        found, failure = self._found[key]
         if failure is not None:
             raise failure.with_traceback(None)
-        return found if isinstance(found, (str, int, float)) or found is None else copy.deepcopy(found)
+        return found if isinstance(found, SCALARS) else copy.deepcopy(found)
 
-    def _seen(self, variables: Mapping[str, Any]) -> Optional[Tuple[Any, ...]]:
-        """The values, to be compared; None where one may be a template, which reads something else."""
+    def seen(self, variables: Mapping[str, Any]) -> Optional[Tuple[Any, ...]]:
+        """What it reads; None where a text there may be a template, which reads something else."""
         seen: List[Any] = []
         for path in self._paths:
             value: Any = variables
-            for key in path:
+            for depth, key in enumerate(path):
                 # Jinja takes an attribute for what has one of the name, as `items` of a dictionary
                 if isinstance(key, str) and value is not variables and hasattr(value, key):
+                    value = _OfSome(value)
                     break
                 try:
                     value = value[key]
                 except (KeyError, IndexError, TypeError):
-                    if isinstance(value, Mapping):
-                        value = _Nothing
+                    value = _Nothing(depth) if isinstance(value, Mapping) else _OfSome(value)
                     break
-            text = repr(value)
-            if any(mark in text for mark in MARKS):
-                return None
-            seen.append(text)
+            if not isinstance(value, NUMBERS):
+                text = value if isinstance(value, str) else repr(value)
+                if "{" in text and any(mark in text for mark in MARKS):
+                    return None
+            seen.append(value)
         return tuple(seen)
 
 
+@dataclass(frozen=True)
 class _Nothing:
-    """Stands for what a host lacks."""
+    """Stands for what a host lacks. depth: how far it has the way to it."""
+
+    depth: int
+
+
+@dataclass(frozen=True)
+class _OfSome:
+    """Stands for what is asked of a value that has no such part: an attribute of it, or nothing."""
+
+    value: Any
+
+
+def is_path(template: str) -> bool:
+    """Whether a template is the way to one value, and nothing else."""
+    ((output,),) = [node.nodes for node in Environment().parse(template).body if isinstance(node, nodes.Output)]
+    return _path(output) is not None
 
 
 def read_by(template: str) -> Optional[Set[Path]]:

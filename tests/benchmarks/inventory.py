@@ -40,7 +40,7 @@ CONSTRUCTED: Dict[str, Any] = {
     "keyed_groups": [{"key": "k8s_gpu_zone", "prefix": "zone"},
                      {"key": "k8s_gpu_labels['example.com/rack']", "prefix": "rack"}],
     "compose": {"ansible_user": "'admin'", "ansible_become": "true", "gpu_cluster_node_name": "k8s_gpu_name",
-                "local_address": "k8s_gpu_addresses.InternalIP | first"},
+                "local_address": "k8s_gpu_addresses.InternalIP[0]"},
     "groups": {"in_doubt": "k8s_gpu_findings | length > 0", "eight": "k8s_gpu_count == 8"},
 }
 

@@ -315,7 +315,8 @@ def _gpu_labels(labels: Mapping[str, str]) -> Dict[str, Any]:
 def _mig_profiles(labels: Mapping[str, str]) -> Dict[str, int]:
     profiles = {}
     for key, value in labels.items():
-        match = MIG_COUNT_LABEL.match(key)
+        # A node has scores of labels, most of them of its processor
+        match = MIG_COUNT_LABEL.match(key) if key.startswith(MIG) else None
         if match:
             profiles[match.group(1)] = _integer(value) or 0
     return profiles

@@ -43,7 +43,8 @@ def test_all_of_them_must_be_true_and_none_at_all_picks_every_node() -> None:
 
 
 @pytest.mark.parametrize("expression, column, word", [
-    ("count >=", 9, ""), ("ready && && zone", 10, "Unexpected"), ("zone == 'eu", 9, "'"), ("ready )", 7, "rparen"),
+    ("count >=", 9, "Incomplete"), ("ready && && zone", 10, "invalid token"), ("zone == 'eu", 9, "Unclosed"),
+    ("ready )", 7, "Unexpected token: )"),
     ("k8s_gpu_product == 'x'", 1, "no fact k8s_gpu_product; they have addresses"),
     ("ready && produkt", 10, "no fact produkt"), ("taints[?key == zones]", None, None),
     ("starts_wth(zone, 'eu')", 1, "no function starts_wth"), ("ready || starts_with(zone)", 10, "takes 2 arguments"),
