@@ -228,7 +228,7 @@ import json
 import re
 import time
 from datetime import datetime, timezone
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import ansible.template
 from ansible.errors import AnsibleError, AnsibleParserError
@@ -256,6 +256,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     """GPU nodes as hosts."""
 
     NAME = "gpuops.nvidia.gpu_nodes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        # {default groups of a node: the groups that they are here}: those of most nodes are the same
+        self._groups: Dict[Tuple[str, ...], List[str]] = {}
 
     def verify_file(self, path: str) -> bool:
         return super().verify_file(path) and path.endswith(SUFFIXES)
@@ -406,9 +411,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return _first_address(facts, [preference])
 
     def _add_to_groups(self, host: str, facts: Mapping[str, Any]) -> None:
-        prefix = self.get_option("group_prefix")
-        for name in default_groups(facts):
-            group = self.inventory.add_group(self._sanitize_group_name(prefix + name))
+        names = tuple(default_groups(facts))
+        if names not in self._groups:
+            prefix = self.get_option("group_prefix")
+            self._groups[names] = [self.inventory.add_group(self._sanitize_group_name(prefix + name)) for name in names]
+        for group in self._groups[names]:
             self.inventory.add_child(group, host)
 
 
