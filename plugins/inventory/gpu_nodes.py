@@ -238,7 +238,7 @@ from ..module_utils.cluster.client import Connection, is_outage, server_named
 from ..module_utils.core.collecting import without_collection
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils import node_cache
-from ..plugin_utils.kubernetes import access_from_plugin, gpu_node_facts
+from ..plugin_utils.kubernetes import Picked, access_from_plugin, gpu_node_facts
 from ..plugin_utils.node_filters import NodeFilters
 from ..plugin_utils.remembering import RememberingTemplar
 
@@ -280,7 +280,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """The nodes, from the cache unless it is off, being flushed or out of date."""
         access = access_from_plugin(self._templated)
         if not self.get_option("cache"):
-            return self._read(access, filters)
+            return node_cache.compared(*self._read(access, filters))
         question = json.dumps([server_named(access), self._templated("label_selector"), self.get_option("include_all"),
                                filters.expressions])
         key = self.get_cache_key("%s %s" % (path, question))
@@ -288,16 +288,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         limit = self.get_option("cache_timeout")
         if entry is not None and cache and (entry.age <= limit or not limit):
             return entry.facts()
+        packing = node_cache.Packing()
         try:
-            found = self._read(access, filters)
+            picked = self._read(access, filters, packing)
         except GpuOpsError as error:
             if entry is None or entry.age > self.get_option("cache_if_unreachable") or not is_outage(error):
                 raise
             self.display.warning("%s: these are the nodes as they were %d s ago, at %s. %s" % (
                 path, entry.age, datetime.fromtimestamp(entry.read, timezone.utc).isoformat(" ", "seconds"), error))
             return entry.facts()
-        self._cache[key] = node_cache.entry(question, found, time.time())
-        return found
+        self._cache[key] = packing.entry(question, picked.usual, time.time())
+        return node_cache.compared(*picked)
 
     def _entry(self, key: str, question: str) -> Optional[node_cache.Entry]:
         """What the cache has of this question, for as long as it may be of use."""
@@ -312,14 +313,28 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         except KeyError:
             return None
 
-    def _read(self, access: Connection, filters: NodeFilters) -> List[Dict[str, Any]]:
-        found = gpu_node_facts(access, self._templated("label_selector"), self.get_option("include_all"), filters.pick)
+    def _read(self, access: Connection, filters: NodeFilters, packing: Optional[node_cache.Packing] = None) -> Picked:
+        """packing: is given the facts of each node while the next ones come."""
+
+        def pick(facts: Mapping[str, Any]) -> bool:
+            picked = filters.pick(facts)
+            if picked and packing is not None:
+                packing.add(facts)
+            return picked
+
+        def forget() -> None:
+            filters.forget()
+            if packing is not None:
+                packing.forget()
+
+        picked = gpu_node_facts(
+            access, self._templated("label_selector"), self.get_option("include_all"), pick, forget)
         failures = filters.failures()
         if failures and self.get_option("strict"):
             raise GpuOpsError.because(failures)
         for failure in failures:
             self.display.warning(str(failure))
-        return found
+        return picked
 
     def _templated(self, name: str) -> Any:
         """An option whose value may be a template, so that credentials can come from a lookup."""

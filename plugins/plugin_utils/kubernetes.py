@@ -7,10 +7,10 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from ..module_utils.cluster.client import Client, Connection
-from ..module_utils.cluster.nodes import node_facts, skew_finding, usual_drivers
+from ..module_utils.cluster.nodes import node_facts, usual_drivers
 from ..module_utils.cluster.observation import NODES, UNREAD
 
-__all__ = ["access_from_plugin", "gpu_node_facts"]
+__all__ = ["Picked", "access_from_plugin", "gpu_node_facts"]
 
 
 class _Seen(NamedTuple):
@@ -26,13 +26,21 @@ def access_from_plugin(get_option: Callable[[str], Any]) -> Connection:
     return Connection.from_options({name: get_option(name) for name in Connection.__dataclass_fields__})
 
 
+class Picked(NamedTuple):
+    """The facts of nodes, before they are compared with what is usual among all that were looked at (usual_drivers)."""
+
+    nodes: List[Dict[str, Any]]
+    usual: Dict[str, str]
+
+
 def gpu_node_facts(
     access: Connection, label_selector: Optional[str] = None, include_all: bool = False,
-    pick: Callable[[Mapping[str, Any]], bool] = lambda facts: True,
-) -> List[Dict[str, Any]]:
-    """Facts of the GPU nodes (or of all nodes), ordered by name, by one list of which no more is kept.
+    pick: Callable[[Mapping[str, Any]], bool] = lambda facts: True, forget: Callable[[], None] = lambda: None,
+) -> Picked:
+    """Facts of the GPU nodes (or of all nodes), by one list of which no more is kept.
 
     pick: whether the facts of a node are wanted. Those that are not count all the same where nodes are compared.
+    forget: called where all nodes come anew, as the API server has forgotten its list.
     """
 
     def keep(node: Mapping[str, Any]) -> Optional[_Seen]:
@@ -41,14 +49,9 @@ def gpu_node_facts(
             return None
         return _Seen(_shared(facts["product"]), _shared(facts["driver_version"]), facts if pick(facts) else None)
 
-    seen = Client(access).items(NODES, keep=keep, leave_out=UNREAD, labelSelector=label_selector)
-    usual = usual_drivers((each.product, each.driver_version) for each in seen)
-    found = [each.facts for each in seen if each.facts is not None]
-    for facts in found:
-        finding = skew_finding(facts, usual)
-        if finding is not None:
-            facts["findings"].append(finding.to_dict())
-    return sorted(found, key=lambda each: str(each["name"]))
+    seen = Client(access).items(NODES, keep=keep, leave_out=UNREAD, forget=forget, labelSelector=label_selector)
+    return Picked([each.facts for each in seen if each.facts is not None],
+                  usual_drivers((each.product, each.driver_version) for each in seen))
 
 
 def _shared(text: Optional[str]) -> Optional[str]:

@@ -75,6 +75,10 @@ class NodeFilters:
                 return False
         return True
 
+    def forget(self) -> None:
+        """The nodes that were asked about; they come anew."""
+        self._failures.clear()
+
     def failures(self) -> List[Refusal]:
         """Of each expression that could not be worked out for some nodes: for which, and why."""
         return [Refusal(

@@ -328,11 +328,13 @@ class Client:
             raise
 
     def items(self, path: str, keep: Optional[Callable[[Dict[str, Any]], Any]] = None,
-              metadata_only: bool = False, leave_out: Sequence[str] = (), **selectors: Optional[str]) -> List[Any]:
+              metadata_only: bool = False, leave_out: Sequence[str] = (), forget: Callable[[], None] = lambda: None,
+              **selectors: Optional[str]) -> List[Any]:
         """Every object of a list, page by page.
 
         keep: what is kept of an object, None for nothing: of a large list no more than that and a page is in memory.
         leave_out: names of lists of objects inside that nobody needs; they may be empty then.
+        forget: called where the list begins again, and what keep has seen counts no more.
         A list that the server forgets half-way (410: it took too long) begins again, and then in one piece.
         """
         query: Dict[str, Any] = {name: value for name, value in selectors.items() if value}
@@ -343,6 +345,7 @@ class Client:
         except ApiError as error:
             if error.status != GONE:
                 raise
+        forget()
         with without_collection():
             return self._pages(path, query, keep, accept, leave_out)
 
