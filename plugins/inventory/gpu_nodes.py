@@ -166,13 +166,13 @@ options:
     description:
       - How old, in seconds, the nodes in the cache may be that stand in, with a warning, for an API server that is not
         to be had. With V(0) that is an error whatever the cache has.
-      - It counts where nobody answers, and where the server cannot serve (HTTP 429, 500, 502, 503 or 504) for as long as
-        the request is repeated. Credentials that are refused, missing rights and certificates that do not fit are
+      - It counts where nobody answers, and where the server cannot serve (HTTP 429, 500, 502, 503 or 504) for as long
+        as the request is repeated. Credentials that are refused, missing rights and certificates that do not fit are
         errors always.
-      - Needs O(cache) and a cache plugin that keeps what it is given, which is then kept for the longer one of this time
-        and O(cache_timeout).
-      - A flushed cache, and C(meta) with V(refresh_inventory), ask the server first. Where it is not to be had then, the
-        cache stands in for it too, so that a play does not lose its hosts.
+      - Needs O(cache) and a cache plugin that keeps what it is given, which is then kept for the longer one of this
+        time and O(cache_timeout).
+      - A flushed cache, and C(meta) with V(refresh_inventory), ask the server first. Where it is not to be had then,
+        the cache stands in for it too, so that a play does not lose its hosts.
     type: int
     default: 0
 """
@@ -419,7 +419,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 return None if found is None else str(found)
             except AnsibleError as error:
                 if self.get_option("strict"):
-                    raise AnsibleParserError("the name %s of node %s: %s" % (preference, facts["name"], error)) from error
+                    raise AnsibleParserError(
+                        "the name %s of node %s: %s" % (preference, facts["name"], error)) from error
                 return None
         if kind in ("label", "annotation") and key:
             return facts[kind + "s"].get(key)
@@ -443,7 +444,7 @@ def _first_address(facts: Mapping[str, Any], types: Sequence[str]) -> Optional[s
 
 
 def without_templates(value: Any, mark: Callable[[str], str]) -> Any:
-    """The value with each text marked that Ansible would take for a template: who writes a Node does not write these."""
+    """The value with each text marked that Ansible would take for a template: a Node has none."""
     if isinstance(value, str):
         return mark(value) if "{" in value or value.startswith("#jinja2:") else value
     if isinstance(value, dict):

@@ -36,8 +36,8 @@ def read_list(kubeconfig: str) -> Dict[str, Any]:
 
 
 def read_inventory(source: str, state: str) -> Dict[str, Any]:
-    """inside: what Ansible takes to read the file by the plugin, its cache included; not what it does afterwards with any
-    inventory, as to look for variables of each host in files beside it."""
+    """inside: what Ansible takes to read the file by the plugin, its cache included; not what it does afterwards with
+    any inventory, as to look for variables of each host in files beside it."""
     manager = _ansible()()
     began = time.perf_counter()
     manager.parse_source(source, cache=state == "warm")

@@ -54,7 +54,8 @@ def read(*seconds: float) -> List[Dict[str, Any]]:
 @pytest.mark.parametrize("seconds, peak, kept", [
     (13.0, 200.0, [True, True, True, True]), (13.1, 200.0, [True, False, True, True]),
     (13.0, 200.1, [True, True, True, False])])
-def test_an_inventory_is_held_to_a_bare_list_and_to_what_it_keeps(seconds: float, peak: float, kept: List[bool]) -> None:
+def test_an_inventory_is_held_to_a_bare_list_and_to_what_it_keeps(
+        seconds: float, peak: float, kept: List[bool]) -> None:
     found = inventory.summary({inventory.LIST: read(10, 10, 10), inventory.PLAIN: read(9, 9, 99),
                                inventory.WHOLE: read(seconds, seconds, seconds), inventory.WARM: read(1, 1, 1)})
     memory = {way: {"peak": most, "held": 1.0, "kept": 100.0}

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Expressions of an inventory that are worked out once for all hosts that are alike in them: the same answers as ever."""
+"""Expressions of an inventory, worked out once for all hosts that are alike in them: the same answers as ever."""
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
@@ -91,7 +91,8 @@ def test_what_is_read_is_told_by_the_expression(text: str, read: Optional[Set[An
 
 
 @pytest.mark.parametrize("text, asked", [
-    ("zone | upper", 2), ("'admin'", 1), ("name | upper", 6), ("name", 0), ("labels", 1), ("labels['d'] | default('none')", 1), ("count == 8", 1), ("now() > 1", 6),
+    ("zone | upper", 2), ("'admin'", 1), ("name | upper", 6), ("name", 0), ("labels", 1),
+    ("labels['d'] | default('none')", 1), ("count == 8", 1), ("now() > 1", 6),
     ("nothing.at_all", 1),
 ])
 def test_hosts_that_are_alike_in_it_are_told_the_same(text: str, asked: int) -> None:
@@ -102,10 +103,12 @@ def test_hosts_that_are_alike_in_it_are_told_the_same(text: str, asked: int) -> 
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-1, 2), st.sampled_from(["", "eu", "1", "True", "{{ zone }}"])),
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["a", "d"]), inner, max_size=2)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["a", "d"]), inner, max_size=2)),
     max_leaves=4)
 EXPRESSIONS = (
-    "zone", "zone | default('x')", "zone == count", "labels.d", "labels['d'] | default('none', true)", "labels | length",
+    "zone", "zone | default('x')", "zone == count", "labels.d", "labels['d'] | default('none', true)",
+    "labels | length",
     "findings | length > 0", "not findings", "zone is string", "zone ~ count", "[zone, count]", "{'a': labels}",
     "count + 1", "zone.upper()", "labels.get('d')", "findings | first", "labels[zone]", "zone | int",
     "'x' in labels", "findings[0].a", "zone | ternary(1, 2)", "count in [0, 1]")
@@ -113,7 +116,7 @@ EXPRESSIONS = (
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.fixed_dictionaries(
-    {name: VALUES for name in ("zone", "count", "labels", "findings", "ready")}), min_size=2, max_size=5))
+    dict.fromkeys(("zone", "count", "labels", "findings", "ready"), VALUES)), min_size=2, max_size=5))
 def test_every_expression_comes_to_what_it_came_to_for_each_host_alone(hosts: List[Dict[str, Any]]) -> None:
     for text in EXPRESSIONS:
         for method in ("evaluate_expression", "evaluate_conditional"):
