@@ -178,15 +178,20 @@ options:
 """
 
 EXAMPLES = r"""
-# The first line alone gives every GPU node of the current context. With the rest: Hopper nodes of one context, a cache,
-# and groups by zone.
+# The first line alone gives every GPU node of the current context. With the rest: ready Hopper nodes of one context with
+# eight GPUs, groups by zone, and a cache of at most an hour, or of a day while the API server does not answer.
 plugin: gpuops.nvidia.gpu_nodes
 kubeconfig: ~/.kube/config
 context: training
 label_selector: nvidia.com/gpu.family=hopper
+filters:
+  - ready && !unschedulable
+  - count == `8` && memory_mib >= `80000`
 cache: true
 cache_plugin: ansible.builtin.jsonfile
 cache_connection: ~/.cache/gpu_nodes
+cache_timeout: 3600
+cache_if_unreachable: 86400
 keyed_groups:
   - key: k8s_gpu_zone
     prefix: zone
@@ -195,33 +200,6 @@ compose:
   ansible_become: "true"
 groups:
   fully_used_mig: k8s_gpu_mig.strategy == 'mixed' and not k8s_gpu_findings
-
----
-# Ready nodes with eight GPUs of 80 GB or more and no taint, from a cache of at most an hour, or of a day while the API
-# server does not answer
-plugin: gpuops.nvidia.gpu_nodes
-filters:
-  - ready && !unschedulable && !taints
-  - count == `8` && memory_mib >= `80000`
-cache: true
-cache_plugin: ansible.builtin.jsonfile
-cache_connection: ~/.cache/gpu_nodes
-cache_timeout: 3600
-cache_if_unreachable: 86400
-
----
-# One of several clusters, each in a file of its own beside the others. The roles find each host's cluster by its
-# variables.
-plugin: gpuops.nvidia.gpu_nodes
-kubeconfig: ~/.kube/paris
-hostnames:
-  - "{{ k8s_gpu_name }}.paris"
-compose:
-  gpu_cluster_kubeconfig: "'~/.kube/paris'"
-  gpu_cluster_node_name: k8s_gpu_name
-keyed_groups:
-  - key: "'paris'"
-    prefix: cluster
 """
 
 import json
