@@ -86,7 +86,7 @@ class NodeFilters:
             "filters[%d], %r, cannot be worked out for %d nodes, the first of them %s: %s" % (
                 number, self.expressions[number], count, first, reason),
             "an expression that fits the facts of every node",
-            "ask first whether a node has what it needs, as in `zone && starts_with(zone, 'eu')`", OPTION)
+            "in `filters`, ask first whether a node has what is needed, as in `zone && starts_with(zone, 'eu')`", OPTION)
             for number, (first, reason, count) in sorted(self._failures.items())]
 
 
@@ -131,5 +131,5 @@ def _unreadable(number: int, expression: Any, position: Optional[int], reason: s
         "inventory.filter_unreadable",
         "%r in filters[%d]%s: %s" % (expression, number, column, WITH_DRAWING.split(reason)[0]),
         "a JMESPath expression on the facts of a node",
-        "correct it there: texts stand in single quotes, numbers in backticks, names with dots or slashes in double "
+        "correct `filters`: texts stand in single quotes, numbers in backticks, names with dots or slashes in double "
         "quotes", OPTION)
