@@ -178,8 +178,8 @@ options:
 """
 
 EXAMPLES = r"""
-# The first line alone gives every GPU node of the current context. With the rest: ready Hopper nodes of one context with
-# eight GPUs, groups by zone, and a cache of at most an hour, or of a day while the API server does not answer.
+# The first line alone gives every GPU node of the current context. With the rest: ready Hopper nodes of one context
+# with eight GPUs, groups by zone, and a cache of at most an hour, or of a day while the API server does not answer.
 plugin: gpuops.nvidia.gpu_nodes
 kubeconfig: ~/.kube/config
 context: training

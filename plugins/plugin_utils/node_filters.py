@@ -86,7 +86,7 @@ class NodeFilters:
             "filters[%d], %r, cannot be worked out for %d nodes, the first of them %s: %s" % (
                 number, self.expressions[number], count, first, reason),
             "an expression that fits the facts of every node",
-            "in `filters`, ask first whether a node has what is needed, as in `zone && starts_with(zone, 'eu')`", OPTION)
+            "in `filters`, ask first whether a node has what is needed: `zone && starts_with(zone, 'eu')`", OPTION)
             for number, (first, reason, count) in sorted(self._failures.items())]
 
 
