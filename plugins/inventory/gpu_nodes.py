@@ -234,6 +234,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     """GPU nodes as hosts."""
 
     NAME = "gpuops.nvidia.gpu_nodes"
+    templar: Any
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from jinja2 import Environment, TemplateError, nodes
-from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_TESTS
 
 try:
     from ansible.template import is_trusted_as_template as is_trusted
@@ -24,14 +23,14 @@ except ImportError:
 # Of an expression whose answers are seldom asked for again, nothing more is remembered
 TRIED, LONGEST = 500, 5000
 # What answers the same when it is asked the same, and changes nothing: Jinja's own but one, Ansible's, and a few more
-FILTERS = frozenset({*DEFAULT_FILTERS, "b64decode", "b64encode", "basename", "bool", "combine", "dict2items",
+FILTERS = frozenset({*Environment().filters, "b64decode", "b64encode", "basename", "bool", "combine", "dict2items",
                      "difference", "dirname", "extract", "flatten", "from_json", "hash", "human_readable",
                      "human_to_bytes", "intersect", "items2dict", "mandatory", "md5", "pow", "product", "quote",
                      "regex_escape", "regex_findall", "regex_replace", "regex_search", "root", "sha1", "split",
                      "splitext", "symmetric_difference", "ternary", "to_json", "to_uuid", "type_debug", "union",
                      "unique", "urldecode", "urlsplit", "zip", "json_query"} - {"random"})
-TESTS = frozenset({*DEFAULT_TESTS, "all", "any", "contains", "falsy", "issubset", "issuperset", "match", "nan", "regex",
-                   "search", "subset", "superset", "truthy", "version", "version_compare"})
+TESTS = frozenset({*Environment().tests, "all", "any", "contains", "falsy", "issubset", "issuperset", "match", "nan",
+                   "regex", "search", "subset", "superset", "truthy", "version", "version_compare"})
 # Those that are given the name of a filter or of a test, after that of an attribute in some
 BY_NAME = ("map", "reject", "rejectattr", "select", "selectattr")
 METHODS = frozenset({"endswith", "get", "items", "keys", "lower", "partition", "replace", "rpartition", "rsplit",
