@@ -17,7 +17,7 @@ from ..core.plan import Plan, alike, change_lines, headline, way_back
 from ..core.refusal import Refusal
 from .model import Fleet, Group
 from .names import listed
-from .text import DEVICES_OF_EACH, counted, facts_of, of_hosts, plain, turn_line
+from .text import DEVICES_OF_EACH, NOT_SHOWN, counted, facts_of, of_cluster, of_hosts, plain, turn_line
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,7 @@ def _blocks(fleet: Fleet, taken: str) -> Iterator[_Block]:
             yield _Heading(2, "%s: %s" % (of_hosts(group.hosts), _what(group)))
             yield from _of_group(group)
     for cluster in fleet.clusters:
-        yield _Heading(2, "Cluster %s: %s" % (
-            cluster.name, "refused" if cluster.refusals or cluster.plan is None else headline(cluster.plan)))
+        yield _Heading(2, "Cluster %s: %s" % (cluster.name, of_cluster(cluster)))
         if cluster.refusals:
             yield _refusals(cluster.refusals)
         elif cluster.plan is not None:
@@ -118,7 +117,7 @@ def _overview(fleet: Fleet) -> Iterator[Tuple[str, str, str]]:
         *((reason.hosts, "no plan: %s" % reason.refusals[0].code) for reason in fleet.failed),
         *((silent.hosts, "unreachable") for silent in fleet.unreachable),
         (fleet.left_out, "no GPU for NVIDIA's driver, left out"),
-        (fleet.unshown, "planned, and not shown as no_log says"),
+        (fleet.unshown, NOT_SHOWN),
         (fleet.unasked, "not asked"),
     ]
     return ((str(len(hosts)), what, listed(hosts)) for hosts, what in rows if hosts)

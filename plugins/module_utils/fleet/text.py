@@ -16,6 +16,7 @@ from .names import listed
 MOST_LINES = 60
 
 DEVICES_OF_EACH = "GPU-#1, MIG-#1 and so on stand for devices of each host's own."
+NOT_SHOWN = "planned, and not shown, as no_log says"
 _DEVICE = re.compile(r"(?:GPU|MIG)-#[0-9]")
 _LONGEST_LIST, _LONGEST_LINE = 100, 240
 # A terminal acts on them, or shows what follows in another order: nobody could say what was approved
@@ -80,6 +81,13 @@ def counted(number: int, what: str) -> str:
     return "%d %s%s" % (number, what, "" if number == 1 else "s")
 
 
+def of_cluster(cluster: ClusterNote) -> str:
+    """What its plan comes to, in a few words."""
+    if cluster.refusals:
+        return "refused"
+    return NOT_SHOWN if cluster.plan is None else headline(cluster.plan)
+
+
 def facts_of(group: Group, with_names: bool) -> List[str]:
     """What is to be known of a group beside its plan, a clause each. with_names: of pods and steps, too."""
     found = []
@@ -131,7 +139,7 @@ def _hosts(fleet: Fleet, detail: _Detail) -> Iterator[str]:
     yield from _some(fleet.failed, detail, _failed, "hosts without a plan, for %d other reasons")
     yield from _some(fleet.unreachable, detail, _silent, "hosts, unreachable for %d other reasons")
     for what, hosts in (("no GPU for NVIDIA's driver, left out", fleet.left_out),
-                        ("planned, and not shown as no_log says", fleet.unshown), ("not asked", fleet.unasked)):
+                        (NOT_SHOWN, fleet.unshown), ("not asked", fleet.unasked)):
         if hosts:
             yield _line(hosts, what, detail)
 
@@ -217,8 +225,7 @@ def _order(turns: Sequence[Turn], detail: _Detail) -> Iterator[str]:
 
 
 def _cluster(cluster: ClusterNote, detail: _Detail) -> Iterator[str]:
-    what = "refused" if cluster.refusals or cluster.plan is None else headline(cluster.plan)
-    yield "cluster %s: %s" % (cluster.name, what)
+    yield "cluster %s: %s" % (cluster.name, of_cluster(cluster))
     for refusal in cluster.refusals if detail.reasons else cluster.refusals[:1]:
         yield "  %s" % refusal_line(refusal)
     if cluster.plan is not None and not cluster.refusals:
