@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, ClassVar, Dict, Mapping
+from typing import Any, ClassVar, Dict, Mapping, Sequence
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -43,6 +43,7 @@ class ActionModule(ActionBase):
             return dict(error.result(), failed=True, changed=False)
 
     def _say(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        _refuse_malformed(options["turns"])
         hosts = task_vars["ansible_play_hosts_all"] if options["hosts"] is None else options["hosts"]
         notes, plans, clusters = Collected().take()
         fleet = fleet_of(map(str, hosts), notes, plans, clusters, options["turns"])
@@ -66,3 +67,18 @@ class ActionModule(ActionBase):
             "The whole is in %s." % os.path.join(directory, MARKDOWN) if directory else ELSEWHERE,
             "Saved in %s. To do this and nothing else: -e gpu_plan_dir=%s -e gpu_approved_fleet=%s" % (
                 directory, directory, fleet.digest) if directory else "")
+
+
+def _refuse_malformed(turns: Sequence[Mapping[str, Any]]) -> None:
+    """Raises GpuOpsError."""
+    for number, turn in enumerate(turns, 1):
+        seconds = turn.get("seconds")
+        if not (isinstance(turn.get("hosts"), list) and turn.get("why")
+                and (seconds is None or isinstance(seconds, (int, float)))):
+            raise GpuOpsError(
+                "plan.turn_malformed",
+                found="turn %d with %s" % (number, ", ".join(sorted(turn)) or "nothing"),
+                wanted="a list of `hosts` and the reason `why` they stand there; `seconds` is a number where it is given",
+                remedy="correct `turns`",
+                option="turns",
+            )

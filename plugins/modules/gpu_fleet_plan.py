@@ -26,7 +26,7 @@ options:
   turns:
     description:
       - In which order hosts are changed, a list of hosts that are changed at once with the reason why they stand there.
-        Neighbours with the same reason are told in one line.
+        Neighbours with the same reason are told in one line. Other keys than these are not looked at.
     type: list
     elements: dict
     default: []

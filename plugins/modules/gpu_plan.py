@@ -250,7 +250,7 @@ plan:
     notes: {description: Warnings; what should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
-  returned: success, unless O(brief)
+  returned: success, unless O(brief) or O(for_fleet)
   type: str
   sample: "a100: nothing to do"
 digest:
@@ -336,7 +336,7 @@ held_by:
   type: dict
 observation:
   description: What was read of the host, as M(gpuops.nvidia.gpu_info) returns it.
-  returned: success, unless O(brief)
+  returned: success, unless O(brief) or O(for_fleet)
   type: dict
 gpus:
   description: How many GPUs for NVIDIA's driver the PCI bus has.

@@ -95,6 +95,11 @@ def interval(given: Any) -> int:
     )
 
 
+def is_shown(task: Any) -> bool:
+    """Whether the lines of a task may be seen, and what it does is done."""
+    return not (task.check_mode or task.no_log)
+
+
 def on_screen(line: str) -> None:
     """On the standard error, as warnings are: the standard output is the callback's."""
     Display().display(line, stderr=True)

@@ -13,6 +13,7 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
 
 import converged_cluster  # noqa: E402
 import converged_host  # noqa: E402
+import plan_of_fleet  # noqa: E402
 from converged_host import BEFORE, NOW, PING, promises, report, summary  # noqa: E402
 
 
@@ -44,3 +45,19 @@ def test_the_whole_of_site_is_held_to_so_many_pings(seconds: float, kept: bool) 
     found = converged_cluster.summary({"site": runs(1, seconds, seconds, 99), "ping": runs(1, 2, 2, 2)})
     assert list(converged_cluster.promises(found).values()) == [kept]
     assert ("NOT KEPT" in converged_cluster.report(found)) != kept
+
+
+@pytest.mark.parametrize("peak, lines, kept", [(125, 60, [True, True]), (126, 60, [True, False]), (100, 61, [False, True])])
+def test_the_plan_of_a_fleet_is_held_to_its_lines_and_to_the_memory_of_short_plans(
+    peak: float, lines: int, kept: List[bool]
+) -> None:
+    short, long = ([dict(run, peak_mib=mib, lines=told) for run in runs(0, 2)] for mib, told in ((100, 5), (peak, lines)))
+    found = plan_of_fleet.summary({plan_of_fleet.LONG: long, plan_of_fleet.SHORT: short}, 10)
+    assert list(plan_of_fleet.promises(found).values()) == kept
+    assert ("NOT KEPT" in "".join(plan_of_fleet.report(found))) != all(kept)
+    assert found[plan_of_fleet.SHORT]["cpu_seconds_a_host"] == 0.1
+
+
+def test_the_lines_of_the_plan_of_a_fleet_are_counted() -> None:
+    assert plan_of_fleet.shown("x\nTASK [Say it of all hosts and clusters] ***\na\nb\nok: [gpu-1]\n") == 2
+    assert plan_of_fleet.shown("TASK [Plan] ***\n") == 0

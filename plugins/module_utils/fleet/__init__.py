@@ -7,6 +7,7 @@
   approval.py  what an approval of a fleet's plan is an approval of, and whether a host's plan is among it
   names.py     many hosts in few words: gpu[001-412]
   text.py      the plan for a terminal
+  course.py    how far a run is, in a line where the change of a host begins or ends
   page.py      the same whole, as a page in Markdown or HTML
 
 Each host is in one part of a Fleet, and each plan that several hosts have is in it once. A fleet's plan says what is
