@@ -314,8 +314,8 @@ expected_seconds:
   description:
     - How long the steps that are not in RV(deferred) are expected to take, one after another, by those of the same kind
       that this host has seen to their end; nine of ten took no longer.
-    - Nothing where this host has not done the like yet, where something has to come from outside, as a reboot, and where
-      nothing is to be done.
+    - Nothing where this host has not done the like yet, where something has to come from outside, as a reboot, and
+      where nothing is to be done.
   returned: success
   type: int
   sample: 840

@@ -47,12 +47,13 @@ def test_the_whole_of_site_is_held_to_so_many_pings(seconds: float, kept: bool) 
     assert ("NOT KEPT" in converged_cluster.report(found)) != kept
 
 
-@pytest.mark.parametrize("peak, lines, kept", [(125, 60, [True, True]), (126, 60, [True, False]), (100, 61, [False, True])])
+@pytest.mark.parametrize("peak, lines, kept", [
+    (125, 60, [True, True]), (126, 60, [True, False]), (100, 61, [False, True])])
 def test_the_plan_of_a_fleet_is_held_to_its_lines_and_to_the_memory_of_short_plans(
     peak: float, lines: int, kept: List[bool]
 ) -> None:
-    short, long = ([dict(run, peak_mib=mib, lines=told) for run in runs(0, 2)] for mib, told in ((100, 5), (peak, lines)))
-    found = plan_of_fleet.summary({plan_of_fleet.LONG: long, plan_of_fleet.SHORT: short}, 10)
+    seen = {plan_of_fleet.LONG: {"peak_mib": peak, "lines": lines}, plan_of_fleet.SHORT: {"peak_mib": 100, "lines": 5}}
+    found = plan_of_fleet.summary({way: [dict(run, **told) for run in runs(0, 2)] for way, told in seen.items()}, 10)
     assert list(plan_of_fleet.promises(found).values()) == kept
     assert ("NOT KEPT" in "".join(plan_of_fleet.report(found))) != all(kept)
     assert found[plan_of_fleet.SHORT]["cpu_seconds_a_host"] == 0.1

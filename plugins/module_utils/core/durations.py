@@ -27,8 +27,8 @@ def kind_of(step: Mapping[str, Any]) -> str:
 def durations(events: Iterable[Mapping[str, Any]]) -> Dict[str, List[float]]:
     """{kind of a step: seconds that it took, the newest last} of the events of a journal, oldest first.
 
-    A step that was not begun here, or that failed, tells nothing; nor does one that a later run has found done ('late'):
-    nobody knows since when it was.
+    A step that was not begun here, or that failed, tells nothing; nor does one that a later run has found done
+    ('late'): nobody knows since when it was.
     """
     begun: Dict[str, float] = {}
     found: Dict[str, List[float]] = {}

@@ -5,7 +5,8 @@
   state.json       what decisions stand on. It is replaced as a whole, so that it is always that of one instant.
   originals/       the bytes of files as they were before us, named by their SHA-256
   journal.jsonl    one line an event of a step, for people: started, done ('late' where a later run has found it so),
-                   satisfied, failed, superseded. No decision reads it. At JOURNAL_BYTES it becomes journal.jsonl.1, and so on; only so many are kept.
+                   satisfied, failed, superseded. No decision reads it. At JOURNAL_BYTES it becomes journal.jsonl.1, and
+                   so on; only so many are kept.
 
 state.json, by its schema:
   1  {'schema': 1,

@@ -241,7 +241,8 @@ def _alike(each: Iterable[_Each], by: Callable[[_Each], Hashable]) -> List[Tuple
 def _group(notes: Sequence[Note], found: Mapping[str, Any]) -> Group:
     seconds = sorted(note.seconds for note in notes if note.seconds is not None)
     return Group(tuple(note.host for note in notes), plan_in(found), tuple(found[PUT_OFF]), tuple(found[UNFINISHED]),
-                 tuple(sorted({pod for note in notes for pod in note.pods})), (seconds[0], seconds[-1]) if seconds else None)
+                 tuple(sorted({pod for note in notes for pod in note.pods})),
+                 (seconds[0], seconds[-1]) if seconds else None)
 
 
 def _reasons(refused: Sequence[Tuple[Note, Tuple[Refusal, ...]]]) -> Tuple[Reason, ...]:
@@ -266,7 +267,7 @@ def _turns(given: Iterable[Mapping[str, Any]], asked: "set[str]") -> Tuple[Turn,
     turns: List[Turn] = []
     for each in given:
         seconds = each.get("seconds")
-        turn = Turn(tuple(sorted(host for host in each["hosts"] if host in asked)), hidden(str(each["why"])), 1,
+        turn = Turn(tuple(sorted(asked.intersection(each["hosts"]))), hidden(str(each["why"])), 1,
                     None if seconds is None else int(seconds), tuple(sorted(set(hidden(each.get("jobs") or ())))))
         if not turn.hosts:
             continue

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Sequence, Set, Tuple
 _NUMBERED = re.compile(r"([^.]*?)([0-9]+)([^0-9.]*(?:\..*)?)", re.DOTALL)
 _ADDRESS = re.compile(r"([0-9.]*\.)([0-9]+)()")
 
-# (what is before the number, after it, first, last): each as it is written, so that 001 stays 001; '' for a name without
+# (what is before the number, after it, first, last): each as it is written, so that 001 stays 001; '' without a number
 _Run = Tuple[str, str, str, str]
 
 

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from many_plans import BUSY, REBOOTING, UPGRADE
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Kept, Plan, Step, digest, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Kept,
+    Plan,
+    Step,
+    digest,
+    render,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.alike import common, devices_numbered, plan_in
 
 ONE, OTHER, THIRD = ("GPU-%s" % UUID(int=number + (7 << 96)) for number in (1, 2, 3))

@@ -105,7 +105,8 @@ def test_the_plan_of_500_hosts_is_read_in_a_page_and_each_host_is_in_it(fleet: F
     fleet.hosts.append("gpu-500")
     lines = fleet.plan(gpu_plan_dir="plans", expect=6)
     assert len(lines) <= MOST_LINES and lines[0] == "500 hosts", lines
-    for line in ("412 hosts: nothing to do: gpu-[001-412]", "76 hosts: 2 steps, disruption driver_reload: gpu-[413-488]",
+    for line in ("412 hosts: nothing to do: gpu-[001-412]",
+                 "76 hosts: 2 steps, disruption driver_reload: gpu-[413-488]",
                  "  expected to take 14 min 0 s a host", "5 hosts: refused: gpu-[493-497]",
                  "2 hosts: unreachable: gpu-[498-499]", "gpu-500: no plan could be made", "  note: Slot 489."):
         assert line in lines, lines
@@ -130,7 +131,8 @@ def test_memory_does_not_grow_with_the_text_of_equal_plans(fleet: Fleet) -> None
     hosts = ["gpu-%02d" % number for number in range(40)]
 
     def peak(length: int) -> int:
-        step = Step("runtime", "file.write", "/etc/x", "It is wanted.", change={"before": None, "after": "x\n" * length})
+        step = Step("runtime", "file.write", "/etc/x", "It is wanted.", change={
+            "before": None, "after": "x\n" * length})
         whole = json.dumps(planned(Plan(steps=(step,)), observation={"pci": {"gpus": [1]}}))
         (fleet.stored / "whole").write_text(whole)
         for host in hosts:
@@ -332,7 +334,8 @@ class TestProgress:
         assert re.fullmatch(r"gpu-2: done in \d+ s; 2 of 2 done", last)
 
     def test_one_that_fails_is_told_too(self, in_words: Hosts) -> None:
-        assert re.fullmatch(r"gpu-1: failed after \d+ s; 0 of 2 done, 1 failed", self.told(in_words, failing="gpu-1")[1])
+        told = self.told(in_words, failing="gpu-1")
+        assert re.fullmatch(r"gpu-1: failed after \d+ s; 0 of 2 done, 1 failed", told[1])
 
     def test_nothing_is_said_where_that_is_wanted(self, in_words: Hosts) -> None:
         assert self.told(in_words, gpu_progress_interval=0) == self.told(in_words, "--check") == []
