@@ -78,7 +78,7 @@ def _refuse_malformed(turns: Sequence[Mapping[str, Any]]) -> None:
             raise GpuOpsError(
                 "plan.turn_malformed",
                 found="turn %d with %s" % (number, ", ".join(sorted(turn)) or "nothing"),
-                wanted="a list of `hosts`, and the reason `why` they stand there; `seconds` is a number where it is there",
+                wanted="a list of `hosts`, and the reason `why` they stand there; `seconds`, if any, is a number",
                 remedy="correct `turns`",
                 option="turns",
             )
