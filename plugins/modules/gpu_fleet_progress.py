@@ -59,4 +59,37 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
