@@ -176,8 +176,11 @@ def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
 
 def _expected(host: Host, planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Optional[int]:
     """How long what is done of it takes, as far as this host has done the like."""
-    return expected_of([part for plan, put_off in planned for part in (*plan.steps, *plan.requirements)
-                        if part not in put_off], Journal(host).durations())
+    done: List[Part] = []
+    for plan, put_off in planned:
+        done += [part for part in plan.steps if part not in put_off]
+        done += [part for part in plan.requirements if part not in put_off]
+    return expected_of(done, Journal(host).durations())
 
 
 def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -> Dict[str, Any]:

@@ -17,6 +17,7 @@ from .alike import PUT_OFF, UNFINISHED, plan_in
 from .approval import index_of
 
 _Each = TypeVar("_Each")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Standing(enum.Enum):
@@ -231,8 +232,8 @@ def fleet_of(
     )
 
 
-def _alike(each: Iterable[_Each], by: Callable[[_Each], Hashable]) -> List[Tuple[Hashable, List[_Each]]]:
-    found: Dict[Hashable, List[_Each]] = {}
+def _alike(each: Iterable[_Each], by: Callable[[_Each], _Key]) -> List[Tuple[_Key, List[_Each]]]:
+    found: Dict[_Key, List[_Each]] = {}
     for one in each:
         found.setdefault(by(one), []).append(one)
     return list(found.items())
