@@ -23,7 +23,7 @@ from ..plugin_utils.plan_files import (
     refuse_without_plans,
     save,
 )
-from ..plugin_utils.reader_words import people_read
+from ..plugin_utils.reader_words import OF_PLAYBOOKS, people_read
 
 FOR_FLEET = "for_fleet"
 OF_CONTROLLER = ("save_to", APPROVED_FROM, APPROVED_FLEET, "show", "brief", FOR_FLEET)
@@ -92,9 +92,12 @@ class ActionModule(CapabilityAction):
             if directory:
                 self._approved = {"approved_plan": approved_plan(directory, host, fleet)}
         except GpuOpsError as error:
+            refusals = [refusal.named(OF_PLAYBOOKS) if self._wants("from_variables") else refusal
+                        for refusal in error.refusals]
+            lack = GpuOpsError.because(refusals, **error.details)
             if not self._wants("gpus_only"):
-                raise
-            return error
+                raise lack from error
+            return lack
         return None
 
     def _note(self, host: str, result: Mapping[str, Any]) -> Tuple[Note, Mapping[str, Any]]:

@@ -85,8 +85,8 @@ def refuse_without_plans(fleet: str) -> None:
         "approval.fleet_without_plans",
         found="the plan of the fleet with the digest %s is approved, and no directory with plans is named" % fleet,
         wanted="the plans that the digest is of",
-        remedy="set `gpu_plan_dir` to the directory that `gpuops.nvidia.plan` saved them in",
-        option=APPROVED_FLEET,
+        remedy="set `approved_from` to the directory that `gpuops.nvidia.plan` saved them in",
+        option="approved_from",
     )
 
 
@@ -143,7 +143,6 @@ def _index(directory: str) -> Dict[str, Any]:
             found="no plan of the fleet in %s: %s" % (path, getattr(error, "strerror", None) or error),
             wanted="the file that gpuops.nvidia.plan saved beside the plans of the hosts",
             remedy="run `gpuops.nvidia.plan` with the same directory, read the plan, and approve its digest",
-            option=APPROVED_FLEET,
         ) from error
 
 

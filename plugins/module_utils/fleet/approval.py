@@ -41,8 +41,8 @@ def require(index: Mapping[str, Any], approved: str, kind: str, name: str, promi
             "approval.of_another_fleet",
             found="the plan of the fleet that is saved has the digest %s" % there,
             wanted="%s, which was approved" % approved,
-            remedy="name the directory with the plan that was approved, or " + REMEDY,
-            option="approved_fleet",
+            remedy="set `approved_from` to the directory with the plan that was approved, or " + REMEDY,
+            option="approved_from",
         )
     known = index[kind]
     if name not in known:

@@ -212,6 +212,9 @@ def test_nothing_that_is_shown_or_saved_for_people_has_a_password_of_a_url(fleet
 
 
 class TestApproved:
+    # By the last run of site
+    told = ""
+
     @staticmethod
     def digest(fleet: Fleet) -> str:
         return fleet.plan(gpu_plan_dir="plans")[-1].rpartition("=")[2]
@@ -219,7 +222,7 @@ class TestApproved:
     @staticmethod
     def site(fleet: Fleet, digest: str, **more: Any) -> Dict[str, str]:
         """{host: its refusal}."""
-        told = fleet.play("site", "--check", "--tags", "hosts", **{
+        told = TestApproved.told = fleet.play("site", "--check", "--tags", "hosts", **{
             "gpu_plan_dir": "plans", "gpu_approved_fleet": digest, "canned": {}, **more})
         return dict(re.findall(r"^fatal: \[([^\]]+)\]: FAILED! => .*\[(approval\.\w+)\]", told, re.MULTILINE))
 
@@ -256,6 +259,7 @@ class TestApproved:
         digest = self.digest(fleet)
         assert self.site(fleet, "0" * 16, expect=2) == {"gpu-1": "approval.of_another_fleet"}
         assert self.site(fleet, digest, gpu_plan_dir="", expect=2) == {"gpu-1": "approval.fleet_without_plans"}
+        assert "set `gpu_plan_dir` to the directory" in self.told
         (fleet.plans / "fleet.index").unlink()
         assert self.site(fleet, digest, expect=2) == {"gpu-1": "approval.no_plan_of_the_fleet"}
 
