@@ -58,6 +58,13 @@ class TestPodsThatLeave:
         in_words.site({"gpu_plan": planned(plan)})
         assert [each["metadata"]["name"] for each in in_words.api.state.pods] == ["idle", "plugin", "done"]
 
+    def test_those_that_the_host_has_seen_leave_with_all_others(self, in_words: Hosts) -> None:
+        plan = Plan(host="gpu-1", steps=(replace(PACKAGES, disruption=Disruption.driver_reload),))
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer"), pod("by-runtime-class", gpus=0), pod("idle", gpus=0)]
+        in_words.site({"gpu_plan": planned(plan, holders=["team/by-runtime-class"])})
+        assert [each["metadata"]["name"] for each in in_words.api.state.pods] == ["idle"]
+
     def test_one_that_never_leaves_is_told_before_anybody_does(self, in_words: Hosts) -> None:
         """The others were evicted, then mig refused a busy GPU, and the node stayed cordoned."""
         mode = replace(MODE, disruption=Disruption.gpu_reset)

@@ -33,6 +33,7 @@ _OF_BUDGET = "DisruptionBudget"
 _OF_NAMESPACE = "NamespaceTerminating"
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 _TOO_MANY_UNCONFIRMED = "DisruptedPods map too big"
+_ENDS = "terminating"
 # It is the same for every pod
 _OF_THE_USER = ("cluster.right_missing", "cluster.credentials_refused")
 _DELETES = Rule(("delete",), "", "pods", "take pods away without a question to their disruption budgets")
@@ -56,11 +57,11 @@ class Drain:
     ) -> None:
         self.node = node
         self._cluster = cluster
-        self._policy = policy
-        self._tell = tell
-        self._clock = clock
+        self.policy = policy
+        self.tell = tell
+        self.clock = clock
         self._sleep = sleep
-        self._now = now
+        self.now = now
 
     def ask(self, seen: Preview) -> Dict[str, Any]:
         """What the preview says of this node, and what the server answers to each eviction that nothing holds up: an
@@ -72,7 +73,7 @@ class Drain:
         result = seen.result(self.node)
         blocked = {each["pod"] for each in result["blocked"]}
         for fate in seen.of(self.node, GOES):
-            if str(fate.pod) not in blocked and not self._policy.disable_eviction:
+            if str(fate.pod) not in blocked and not self.policy.disable_eviction:
                 why = self._answer(fate.pod, dry_run=True)
                 result["blocked"] += [{"pod": str(fate.pod), "reason": why}] if why else []
         return dict(result, left=[])
@@ -84,7 +85,7 @@ class Drain:
         when.
         """
         self._require(seen)
-        began = self._clock()
+        began = self.clock()
         leaving = [_Leaving(self, fate, began) for verdict in (GOES, WAITS)
                    for fate in seen.of(self.node, verdict)]
         progress = _Progress(self, len(leaving))
@@ -96,10 +97,10 @@ class Drain:
             progress.tell(open_)
             return open_
 
-        open_, _done = wait_for(go_on, _nothing_more_to_come, self._policy.timeout, PATIENCE_S, self._clock,
+        open_, _done = wait_for(go_on, _nothing_more_to_come, self.policy.timeout, PATIENCE_S, self.clock,
                                 self._sleep)
         if open_:
-            raise self._too_late(open_, leaving, self._clock() - began)
+            raise self._too_late(open_, leaving, self.clock() - began)
         return {
             **seen.result(self.node),
             "changed": any(each.was_evicted for each in leaving),
@@ -112,13 +113,13 @@ class Drain:
 
     def _require(self, seen: Preview) -> None:
         seen.require()
-        if self._policy.disable_eviction and seen.of(self.node, GOES):
+        if self.policy.disable_eviction and seen.of(self.node, GOES):
             require(self._cluster, [_DELETES])
 
     def find(self, pod: Pod) -> Optional[Pod]:
         """The pod as it is now; None where it is gone, be another one there that has its name."""
         found = self._cluster.find(_path(pod))
-        now = None if found is None else pod_of(found, self._policy.is_gpu)
+        now = None if found is None else pod_of(found, self.policy.is_gpu)
         return now if now is not None and (now.uid, now.node) == (pod.uid, pod.node) else None
 
     def _answer(self, pod: Pod, dry_run: bool) -> str:
@@ -126,40 +127,25 @@ class Drain:
         try:
             self.evict(pod, dry_run)
         except ApiError as error:
-            if error.status in (_GONE, CONFLICT):
-                return ""
-            return error.message
+            if error.code in _OF_THE_USER:
+                raise
+            return "" if error.status in (_GONE, CONFLICT) else error.message
         return ""
 
     def evict(self, pod: Pod, dry_run: bool = False) -> None:
         """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError."""
-        if self._policy.disable_eviction:
-            self._cluster.delete(_path(pod), pod.uid, "Background", self._policy.grace_period)
+        if self.policy.disable_eviction:
+            self._cluster.delete(_path(pod), pod.uid, "Background", self.policy.grace_period)
             return
         options: Dict[str, Any] = {"preconditions": {"uid": pod.uid}}
-        if self._policy.grace_period is not None:
-            options["gracePeriodSeconds"] = self._policy.grace_period
+        if self.policy.grace_period is not None:
+            options["gracePeriodSeconds"] = self.policy.grace_period
         self._cluster.create("%s/eviction" % _path(pod), {
             "apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
             "metadata": {"name": pod.name, "namespace": pod.namespace}}, dry_run, EVICTED)
 
-    @property
-    def policy(self) -> DrainPolicy:
-        return self._policy
-
-    def time(self) -> float:
-        """Seconds of a clock that only runs forward."""
-        return self._clock()
-
-    def moment(self) -> float:
-        """Seconds since the epoch."""
-        return self._now()
-
-    def say(self, line: str) -> None:
-        self._tell("%s: %s" % (self.node, line))
-
     def _too_late(self, open_: Sequence[_Leaving], leaving: Sequence[_Leaving], passed: float) -> GpuOpsError:
-        now = self._clock()
+        now = self.clock()
         refusals = [Refusal(
             "cluster.pods_not_evicted",
             "after %s node %s still has %d of %d pods that were to go: %s" % (
@@ -193,6 +179,7 @@ class _Leaving:
         self.is_hopeless = False
         self._drain = drain
         self._began = began
+        self._stage = fate.why
         # When the server may be asked again
         self._due = began
 
@@ -207,7 +194,7 @@ class _Leaving:
             self.is_open = False
         elif there.terminating:
             self._ends(there)
-        elif not self.was_evicted and self._is_to_go() and self._drain.time() >= self._due:
+        elif not self.was_evicted and self._is_to_go() and self._drain.clock() >= self._due:
             self._evict(there)
 
     def told(self, now: float) -> str:
@@ -222,14 +209,14 @@ class _Leaving:
         if self.fate.verdict == GOES:
             return True
         limit = self._drain.policy.completion_timeout
-        return self.fate.completes and bool(limit) and self._drain.time() - self._began >= limit
+        return self.fate.completes and bool(limit) and self._drain.clock() - self._began >= limit
 
     def _ends(self, there: Pod) -> None:
-        if has_outstayed(there, self._drain.policy, self._drain.moment()):
+        if has_outstayed(there, self._drain.policy, self._drain.now()):
             self.is_open, self.is_left = False, True
             self.why = "should have ended by %s, and was not waited for any longer" % there.terminating
         else:
-            self._waits_as("terminating, to have ended by %s" % there.terminating)
+            self._waits_as("terminating, to have ended by %s" % there.terminating, _ENDS)
 
     def _evict(self, there: Pod) -> None:
         try:
@@ -240,7 +227,7 @@ class _Leaving:
         self.was_evicted = True
         if self.fate.pod.is_finished:
             self.is_open = False
-        self._waits_as("terminating")
+        self._waits_as(_ENDS)
 
     def _take(self, error: ApiError) -> None:
         """An answer that is no yes. What stands in the way for now is asked for again; what is the same for every pod
@@ -252,7 +239,7 @@ class _Leaving:
             # Of a pod that was another one a moment later: the next look tells
             self._waits_as("changed while it was to go")
         elif error.status == _BUSY and _OF_BUDGET in error.causes:
-            self._waits_as(error.message)
+            self._waits_as(error.message, _OF_BUDGET)
             pause = max(pause, error.retry_after or 0)
         elif error.status == _BUSY and not error.causes and error.retry_after is not None:
             self._waits_as("the API server is busy: %s" % error.message)
@@ -272,11 +259,13 @@ class _Leaving:
         else:
             self.is_hopeless = True
             self._waits_as(error.message)
-        self._due = self._drain.time() + pause
+        self._due = self._drain.clock() + pause
 
-    def _waits_as(self, why: str) -> None:
-        if why != self.why:
-            self.why, self.since = why, self._drain.time()
+    def _waits_as(self, why: str, stage: str = "") -> None:
+        """stage: what it has in common with what it was before, while which it is the same wait."""
+        if (stage or why) != self._stage:
+            self._stage, self.since = stage or why, self._drain.clock()
+        self.why = why
 
 
 def _nothing_more_to_come(open_: Sequence[_Leaving]) -> bool:
@@ -290,16 +279,16 @@ class _Progress:
     def __init__(self, drain: Drain, total: int) -> None:
         self._drain = drain
         self._total = total
-        self._began = self._last = drain.time()
+        self._began = self._last = drain.clock()
 
     def tell(self, open_: Sequence[_Leaving]) -> None:
-        interval, now = self._drain.policy.interval, self._drain.time()
+        interval, now = self._drain.policy.interval, self._drain.clock()
         if not open_ or not interval or now - self._last < interval:
             return
         self._last = now
         more = len(open_) - _NAMED_PODS
-        self._drain.say("drains for %s, %d of %d pods are left: %s%s" % (
-            duration(now - self._began), len(open_), self._total,
+        self._drain.tell("%s: drains for %s, %d of %d pods are left: %s%s" % (
+            self._drain.node, duration(now - self._began), len(open_), self._total,
             "; ".join(each.told(now) for each in open_[:_NAMED_PODS]), "; and %d more" % more if more > 0 else ""))
 
 

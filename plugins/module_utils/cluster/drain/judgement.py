@@ -41,6 +41,11 @@ class Fate:
     losses: Tuple[str, ...] = ()
     completes: bool = False
 
+    @property
+    def would_go(self) -> bool:
+        """Whether it goes, or would once its loss is allowed: all that stands against it is told at once."""
+        return self.verdict == GOES or (self.verdict == REFUSED and OF_DAEMONSET not in self.losses)
+
 
 @dataclass(frozen=True)
 class Surroundings:

@@ -91,11 +91,20 @@ def preview(observation: Observation, policies: Mapping[str, DrainPolicy]) -> Pr
         there = sorted((pod for pod in observation.pods if pod.node == node), key=str)
         judged = (judge(pod, uses(pod, observation.claims, policy), policy, observation.surroundings) for pod in there)
         fates[node] = tuple(fate for fate in judged if fate is not None)
-    tally = add_up([fate.pod for node, found in fates.items() if not policies[node].disable_eviction
-                    for fate in found if fate.verdict == GOES], observation.budgets)
+    tally = add_up([fate.pod for is_asked in (_goes_now, _goes_later) for node, found in fates.items()
+                    for fate in found if is_asked(fate, policies[node])], observation.budgets)
     every = [fate for found in fates.values() for fate in found]
     refusals = [*loss_refusals(every), *_rivals(tally), *_hopeless(tally), *_silent(observation, policies, fates)]
     return Preview(fates, tally, tuple(refusals))
+
+
+def _goes_now(fate: Fate, policy: DrainPolicy) -> bool:
+    return fate.would_go and not policy.disable_eviction
+
+
+def _goes_later(fate: Fate, policy: DrainPolicy) -> bool:
+    """One that is evicted if it does not complete in its time: what its budgets never allow is known now."""
+    return fate.completes and bool(policy.completion_timeout) and not policy.disable_eviction
 
 
 def _rivals(tally: Sum) -> List[Refusal]:
@@ -129,7 +138,8 @@ def _silent(observation: Observation, policies: Mapping[str, DrainPolicy],
     held: Dict[str, List[Pod]] = {}
     for node, found in fates.items():
         if observation.nodes.get(node, NodeState()).is_silent and not policies[node].skip_after:
-            held[node] = [fate.pod for fate in found if fate.verdict in (GOES, WAITS) and not fate.pod.is_finished]
+            held[node] = [fate.pod for fate in found
+                          if (fate.would_go or fate.verdict == WAITS) and not fate.pod.is_finished]
     held = {node: pods for node, pods in held.items() if pods}
     return [silent_refusal({node: observation.nodes[node] for node in held}, held)] if held else []
 

@@ -137,6 +137,17 @@ class TestRefused:
         found = seen([web("a")], budgets, disable_eviction=True)
         assert codes(found) == [] and later(found) == [] and len(found.of("gpu-1", GOES)) == 1
 
+    def test_a_job_that_could_not_be_evicted_after_its_time(self) -> None:
+        job = {"wait_for_completion": "app", "timeout": 600}
+        found = seen([web("a")], [budget(allowed=0, desired=3)], wait_for_completion_timeout=60, **job)
+        assert codes(found) == ["cluster.budget_never_allows"]
+        assert codes(seen([web("a")], [budget(allowed=0, desired=3)], **job)) == [], "it never is"
+
+    def test_a_job_takes_nothing_from_those_that_go_now(self) -> None:
+        found = seen([web("a", labels={"app": "web", "job": "x"}), web("b")], [budget(allowed=1)],
+                     wait_for_completion="job", wait_for_completion_timeout=60)
+        assert codes(found) == later(found) == []
+
     def test_pods_that_nobody_ends(self) -> None:
         pods = [web("a"), web("done", phase="Succeeded"), web("b", node_name="gpu-2")]
         found = seen(pods, [], ["gpu-1", "gpu-2"], silent=["gpu-1"], scope="node")
@@ -152,7 +163,8 @@ class TestRefused:
 
     def test_all_reasons_are_told_at_once(self) -> None:
         found = seen([web("a", owner=None)], [budget(), budget("two")], silent=["gpu-1"])
-        assert codes(found) == ["cluster.pods_without_controller", "cluster.kubelet_silent"]
+        assert codes(found) == [
+            "cluster.pods_without_controller", "cluster.pods_of_several_budgets", "cluster.kubelet_silent"]
         with pytest.raises(GpuOpsError) as refused:
             found.require()
         assert [each["name"] for each in refused.value.details["pods"]] == ["a"]
