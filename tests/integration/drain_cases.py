@@ -12,8 +12,8 @@ from typing import Any, List, Mapping, Tuple
 # What becomes of the pod: it is gone; it is there as before; it is terminating and nobody waits for it; nothing was
 # touched; the time was over with the pod there; the drain had begun, and ended in an error
 OUTCOMES = GONE, STAYS, LEFT, REFUSED, WAITS, FAILS = ("gone", "stays", "left behind", "refused", "waits", "fails")
-# Seconds that each drain has
-TIMEOUT = 3
+# Seconds that a drain has that is to run out of time, and that any other has
+SHORT, LONG = 3, 30
 # What happens while the drain goes on
 COMPLETES, RECREATED = ("completes", "recreated")
 CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner", "uid": "0a", "controller": True}
@@ -57,7 +57,7 @@ class Case:
     kubectl, ours: the outcomes, of OUTCOMES. why: of a difference, for the page.
     flags:         of kubectl beside those of every case. options: of gpu_pod_eviction beside those of every case;
                    HOLDERS stands for the UID of the pod, as its host would have told it.
-    budgets:       specs of PodDisruptionBudgets by name.
+    budgets:       specs of PodDisruptionBudgets by name. counted: how many pods they count, -1 for those they select.
     """
 
     kubectl: str
@@ -66,6 +66,7 @@ class Case:
     flags: Tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     budgets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    counted: int = -1
     is_silent: bool = False
     namespace_ends: bool = False
     claim: str = ""
@@ -76,6 +77,8 @@ class Case:
 HOLDERS = "holders"
 FORCED = ("--force",)
 BARE = Made(owner={})
+# Time for both drains to begin
+SLOW = {"terminationGracePeriodSeconds": 6}
 SCRATCH = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
 SHM = {"volumes": [{"name": "dshm", "emptyDir": {"medium": "Memory"}}]}
 IN_BUDGET = Made(labels=WEB)
@@ -109,9 +112,9 @@ CASES: Mapping[str, Case] = {
         STAYS, STAYS, (Made(owner={}, annotations={"kubernetes.io/config.mirror": "x"}),)),
     "A finished pod, without a controller and with an emptyDir": Case(
         GONE, GONE, (Made(owner={}, spec=SCRATCH, phase="Succeeded", is_ready=False),)),
-    "A terminating pod": Case(GONE, GONE, (Made(is_deleted=True),)),
+    "A terminating pod": Case(GONE, GONE, (Made(is_deleted=True, spec=SLOW),)),
     "A terminating pod without a controller": Case(
-        REFUSED, GONE, (Made(owner={}, is_deleted=True),),
+        REFUSED, GONE, (Made(owner={}, is_deleted=True, spec=SLOW),),
         why="It is lost already. It is waited for, and nothing is asked of it again."),
     "A terminating pod that does not end": Case(WAITS, WAITS, (Made(is_deleted=True, ends=False),)),
     "A terminating pod that does not end, `skip_wait_for_delete_timeout`": Case(
@@ -130,6 +133,10 @@ CASES: Mapping[str, Case] = {
     "A disruption budget that cannot be worked out": Case(
         WAITS, REFUSED, (IN_BUDGET,), budgets={"web": {"maxUnavailable": 1, "selector": {"matchLabels": WEB}}},
         why="Its condition says SyncFailed, and nothing goes until somebody corrects it. kubectl asks for ever."),
+    "A disruption budget that counts none of its pods": Case(
+        WAITS, REFUSED, (Made(owner={}, labels=WEB),), FORCED, {"force": True},
+        {"web": {"maxUnavailable": 1, "selector": {"matchLabels": WEB}}}, counted=0,
+        why="With `maxUnavailable` pods without a controller count for nothing, and none goes. kubectl asks for ever."),
     "Two disruption budgets": Case(
         FAILS, REFUSED, (IN_BUDGET, BESIDE), budgets={"one": at_least(1), "two": at_least(1)},
         why="The eviction API lets no such pod go. We know before others have gone."),
@@ -148,10 +155,10 @@ CASES: Mapping[str, Case] = {
     "A pod of a namespace that is being deleted": Case(WAITS, WAITS, namespace_ends=True),
     "A pod that is deleted meanwhile and comes back elsewhere under its name": Case(
         GONE, STAYS, (Made(owner=STATEFUL, labels=WEB), Made("beside", labels=WEB, elsewhere=True, is_ready=False)),
-        flags=("--timeout=20s",), options={"timeout": 20}, budgets={"web": at_least(1)}, meanwhile=RECREATED,
+        budgets={"web": at_least(1)}, meanwhile=RECREATED,
         why="kubectl evicts by name, on whatever node the new pod is. We compare UID and node each time."),
     "A job that is to end by itself": Case(
-        GONE, STAYS, (Made(labels={"job": "x"}),), options={"wait_for_completion": "job", "timeout": 20},
+        GONE, STAYS, (Made(labels={"job": "x"}),), options={"wait_for_completion": "job"},
         meanwhile=COMPLETES, why="kubectl cannot wait for a pod. Ours is never evicted, and finished when we go on."),
     "A pod with NVIDIA's label to be skipped": Case(
         GONE, STAYS, (Made(labels={"nvidia.com/gpu-driver-upgrade-drain.skip": "true"}),),
@@ -161,7 +168,7 @@ CASES: Mapping[str, Case] = {
         why="Nobody ends the pod. kubectl waits for ever; we say so before, and name the way out."),
     "A dead kubelet, `skip_wait_for_delete_timeout`": Case(
         LEFT, LEFT, (Made(ends=False, spec={"terminationGracePeriodSeconds": 1}),),
-        ("--skip-wait-for-delete-timeout=1", "--timeout=20s"), {"skip_wait_for_delete_timeout": 1, "timeout": 20},
+        ("--skip-wait-for-delete-timeout=1",), {"skip_wait_for_delete_timeout": 1},
         is_silent=True),
     "A dead kubelet, `skip_wait_for_delete_timeout`, under a budget": Case(
         WAITS, REFUSED, (Made(labels=WEB, ends=False, is_ready=False),), ("--skip-wait-for-delete-timeout=1",),
@@ -169,8 +176,8 @@ CASES: Mapping[str, Case] = {
         why="The pod counts as unhealthy, so that its budget lets it go never."),
     "The same, `disable_eviction`": Case(
         LEFT, LEFT, (Made(labels=WEB, ends=False, is_ready=False, spec={"terminationGracePeriodSeconds": 1}),),
-        ("--skip-wait-for-delete-timeout=1", "--disable-eviction", "--timeout=20s"),
-        {"skip_wait_for_delete_timeout": 1, "disable_eviction": True, "timeout": 20}, {"web": at_least(1)},
+        ("--skip-wait-for-delete-timeout=1", "--disable-eviction"),
+        {"skip_wait_for_delete_timeout": 1, "disable_eviction": True}, {"web": at_least(1)},
         is_silent=True),
     "`scope: gpus`, a pod that asks for GPUs": Case(
         GONE, GONE, (Made(resources={"nvidia.com/gpu": "1"}),), options={"scope": "gpus"}),

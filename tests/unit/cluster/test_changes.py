@@ -124,7 +124,7 @@ class TestOverview:
             "kind": "DaemonSet", "metadata": {"generation": 2}, "status": status,
             "spec": {"selector": {"matchLabels": {"app": "plugin"}}},
         }
-        broken = pod("plugin-x", owner="DaemonSet")
+        broken = pod("plugin-x", owner="DaemonSet", ready=False)
         broken["metadata"].update(labels={"app": "plugin"}, namespace="gpuops")
         broken["status"]["containerStatuses"] = [{
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},

@@ -43,7 +43,7 @@ class Budget:
     @property
     def never_allows(self) -> bool:
         """Whether nothing may go even while all its pods are healthy."""
-        return self.is_settled and not self.allowed and 0 < self.expected <= self.desired
+        return self.is_settled and not self.allowed and self.expected <= self.desired
 
     def covers(self, pod: Pod) -> bool:
         return self.namespace == pod.namespace and selects(self.selected, pod.labels)
@@ -53,6 +53,8 @@ class Budget:
         return self.unhealthy == ALWAYS_ALLOW or self.current >= self.desired > 0
 
     def numbers(self) -> str:
+        if not self.expected:
+            return "counts none of its pods, as it does without `minAvailable` where no controller is known"
         return "needs %d healthy pods of %d and has %d" % (self.desired, self.expected, self.current)
 
     def __str__(self) -> str:

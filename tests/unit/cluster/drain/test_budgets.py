@@ -117,7 +117,8 @@ class TestRefused:
         assert codes(found) == ["cluster.pods_of_several_budgets"]
         assert "team/a (web, all)" in found.refusals[0].found and "team/b" not in found.refusals[0].found
 
-    @pytest.mark.parametrize("given", [{"desired": 3}, {"desired": 1, "current": 1, "expected": 1}])
+    @pytest.mark.parametrize("given", [
+        {"desired": 3}, {"desired": 1, "current": 1, "expected": 1}, {"desired": 0, "current": 1, "expected": 0}])
     def test_a_budget_that_never_allows(self, given: Dict[str, Any]) -> None:
         found = seen([web("a")], [budget(allowed=0, **given)])
         assert codes(found) == ["cluster.budget_never_allows"] and "budget team/web never" in found.refusals[0].found
