@@ -408,6 +408,25 @@ def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) 
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
+def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in_the_books(root: Root) -> None:
+    logs = [root.path / "var/log" / name for name in ("apt/history.log", "dpkg.log")]
+    root.install("dkms")
+    first = planned(root, FIRST)
+    opened = started(root, first)
+    transacted(root, first)
+    account = settled(root, first, opened)
+    assert account == {name: PackageChange(None, "1.0") for name in FIRST}
+    time.sleep(1.1)
+    second = planned(root, SECOND)
+    opened = dict(started(root, second), boot="the boot before")
+    as_synced = [log.read_bytes() for log in logs]
+    transacted(root, second)
+    for log, content in zip(logs, as_synced):
+        log.write_bytes(content)
+    assert settled(root, second, opened) == {name: PackageChange(None, "2.0") for name in SECOND}
+    assert ours(root) == SECOND
+
+
 def test_after_a_power_cut_what_he_installs_is_his(root: Root) -> None:
     step = planned(root, FIRST)
     opened = dict(started(root, step), boot="the boot before")

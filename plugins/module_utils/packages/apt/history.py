@@ -73,7 +73,8 @@ def evidence(
                 before = changes[name].before if name in changes else opened["there"].get(name, change.before)
                 changes[name] = PackageChange(before, change.after)
     if not changes and opened["boot"] != host.boot() and newest(host) <= opened["newest"]:
-        changes = {name: PackageChange(None, step.change["after"][name]) for name in named.difference(opened["there"])}
+        changes = {name: PackageChange(opened["there"].get(name), version)
+                   for name, version in step.change["after"].items() if opened["there"].get(name) != version}
     now = {name: package.version for name, package in packages.items() if package.there}
     # Of a package whose unpacking was stopped dpkg knows no version, or still that before
     half = {name for name, package in packages.items() if package.unfinished}
