@@ -46,8 +46,8 @@ def quiet(_line: str) -> None:
 class Drain:
     """The drain of one node.
 
-    tell: is given a line for people about what is waited for, now and then.
-    clock, sleep, now: as in time (monotonic, sleep, time), so that tests need not wait.
+    tell:  is given a line for people about what is waited for, now and then.
+    clock: as time.monotonic, with sleep as time.sleep and now as time.time, so that tests need not wait.
     """
 
     def __init__(
