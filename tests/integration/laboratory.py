@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import cores
+import ready_ansible
 import warm_ansible
 import yaml
 from documentation import returned, undocumented
@@ -82,13 +83,15 @@ def new_lab(name: str) -> Lab:
 class Controller:
     """Where playbooks run, and as whom they log in to hosts; who is not root becomes root by sudo.
 
-    collections: a directory with the collections that ours needs.
+    collections:  a directory with the collections that ours needs.
+    at_the_ready: its ansible-playbook has its imports behind it, see ready_ansible.
     """
 
     programs: Path
     collections: Path
     user: str = "root"
     pipelining: bool = True
+    at_the_ready: bool = False
 
 
 def developer() -> Controller:
@@ -96,7 +99,7 @@ def developer() -> Controller:
     a hundred of them cost every start of a playbook a quarter of a second."""
     directory = work_root() / "dependencies"
     cores.link_collections(directory)
-    return Controller(venv(), directory)
+    return Controller(venv(), directory, at_the_ready=True)
 
 
 def release(name: str, user: str, pipelining: bool) -> Controller:
@@ -158,10 +161,13 @@ class Fleet:
     def start(self, playbook: str, *options: str, **variables: Any) -> Running:
         self.runs += 1
         results, calls = self.scratch / ("%d.json" % self.runs), self.scratch / ("%d.calls" % self.runs)
+        command, environment = self.command(playbook, *options, **variables), self.environment(results, calls)
         with results.open("wb") as output:
-            process = subprocess.Popen(self.command(playbook, *options, **variables), cwd=self.scratch, stdout=output,
-                                       stderr=subprocess.STDOUT, env=self.environment(results, calls))
-        return Running(process, results, calls)
+            if self.controller.at_the_ready:
+                return Running(ready_ansible.start(command, environment, self.scratch, output, subprocess.STDOUT),
+                               results, calls)
+            return Running(subprocess.Popen(command, cwd=self.scratch, stdout=output, stderr=subprocess.STDOUT,
+                                            env=environment), results, calls)
 
     def run(self, playbook: str, *options: str, **variables: Any) -> Played:
         """A playbook, whatever comes of it: its result is in the answer."""
@@ -223,7 +229,7 @@ class Fleet:
 class Running:
     """A playbook that runs."""
 
-    process: Union["subprocess.Popen[bytes]", warm_ansible.Run]
+    process: Union["subprocess.Popen[bytes]", ready_ansible.Run, warm_ansible.Run]
     results: Path
     calls: Path
 

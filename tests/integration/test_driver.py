@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
+import ready_ansible
 from laboratory import developer, new_lab
 from workspace import collections_root, venv
 
@@ -68,16 +69,16 @@ class Play:
     def environment(self) -> Dict[str, str]:
         return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
-                    ANSIBLE_HOME=str(self.directory))
+                    ANSIBLE_HOME=str(self.directory.parent / "home"))
 
     def tasks(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[Dict[str, Any]]:
         """The tasks' results, in order; a failed one is the last."""
-        done = subprocess.run(self.command(tasks, check), env=self.environment(), stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False)
+        stdout, stderr = ready_ansible.start(self.command(tasks, check), self.environment(), Path.cwd(),
+                                             subprocess.PIPE, subprocess.PIPE).communicate()
         try:
-            played = json.loads(done.stdout)["plays"][0]["tasks"]
+            played = json.loads(stdout)["plays"][0]["tasks"]
         except (ValueError, IndexError):
-            raise AssertionError(done.stdout + done.stderr) from None
+            raise AssertionError(stdout + stderr) from None
         return [task["hosts"][self.host] for task in played]
 
     def writers(self, check: bool = False, **driver: Any) -> List[Dict[str, Any]]:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""ansible-playbook as a user starts it: in a directory of theirs, with an inventory, on this very machine.
+"""ansible-playbook as a user runs it: in a directory of theirs, with an inventory, on this very machine.
 
 Only modules that read are run here; what changes hosts has hosts of its own (tests/integration).
 """
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+import ready_ansible
 from workspace import collections_root
 
 Result = Dict[str, Any]
@@ -24,6 +25,9 @@ class Controller:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # The same for all tests of a worker, as what is at the ready was started with it
+        self.home = directory.parent / "home"
+        self.home.mkdir(exist_ok=True)
         self.here = directory / "here"
         self.here.mkdir()
         self.told = ""
@@ -46,20 +50,19 @@ class Controller:
         self, playbook: str, *options: str, hosts: Sequence[str] = ("host-1",),
         variables: Optional[Mapping[str, Any]] = None, environment: Optional[Mapping[str, str]] = None,
         groups: Optional[Mapping[str, Sequence[str]]] = None,
-    ) -> "subprocess.Popen[str]":
+    ) -> ready_ansible.Run:
         """The same, at work."""
         children = {name: {"hosts": dict.fromkeys(members, {})} for name, members in (groups or {}).items()}
         inventory = self.directory / "inventory.json"
         inventory.write_text(json.dumps({"all": {
             "hosts": {name: {} for name in hosts}, "vars": {**LOCAL, **(variables or {})}, "children": children}}))
-        return subprocess.Popen(
-            [sys.executable, "-m", "ansible.cli.playbook", "--inventory", str(inventory), playbook, *options],
-            env={"PATH": os.environ["PATH"], "HOME": str(self.directory),
-                 "ANSIBLE_HOME": str(self.directory / "ansible"),
-                 "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_LOCALHOST_WARNING": "false",
-                 "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "true", "LC_ALL": "C.UTF-8",
-                 **(environment or {})},
-            cwd=self.here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return ready_ansible.start(
+            [sys.executable, "--inventory", str(inventory), playbook, *options],
+            {"PATH": os.environ["PATH"], "HOME": str(self.home), "ANSIBLE_HOME": str(self.home / "ansible"),
+             "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_LOCALHOST_WARNING": "false",
+             "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "true", "LC_ALL": "C.UTF-8",
+             **(environment or {})},
+            self.here, subprocess.PIPE, subprocess.PIPE)
 
     def tasks(self, tasks: Sequence[Mapping[str, Any]], *options: str, **given: Any) -> List[List[Result]]:
         """[the results of a task, host after host] of a play of these tasks, whatever comes of it."""
