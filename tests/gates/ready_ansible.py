@@ -74,9 +74,6 @@ class Run:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def _ended(self, timeout: Optional[float]) -> Optional[int]:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
             self.returncode = int(os.read(self._status, 100))

@@ -393,23 +393,27 @@ def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -
     assert sorted(ours(root)) == ["driver", "libdriver"]
 
 
-def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:
-    """dpkg syncs its database, nobody its log. Another boot, and no newer transaction of anybody: it was ours."""
+def transacted_before_a_power_cut(root: Root, step: Step) -> None:
+    """Of what is written meanwhile the logs are lost: dpkg syncs its database, and nobody these."""
     logs = [root.path / "var/log" / name for name in ("apt/history.log", "dpkg.log")]
-    root.install("docker-ce")
-    time.sleep(1.1)
-    step = planned(root, FIRST)
-    opened = dict(started(root, step), boot="the boot before")
     as_synced = [log.read_bytes() for log in logs]
     transacted(root, step)
     for log, content in zip(logs, as_synced):
         log.write_bytes(content)
+
+
+def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:
+    """Another boot, and no newer transaction of anybody: it was ours."""
+    root.install("docker-ce")
+    time.sleep(1.1)
+    step = planned(root, FIRST)
+    opened = dict(started(root, step), boot="the boot before")
+    transacted_before_a_power_cut(root, step)
     assert settled(root, step, dict(opened, boot=root.host.boot())) == {}, "the same boot: nobody was seen doing it"
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
 def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in_the_books(root: Root) -> None:
-    logs = [root.path / "var/log" / name for name in ("apt/history.log", "dpkg.log")]
     root.install("dkms")
     first = planned(root, FIRST)
     opened = started(root, first)
@@ -419,10 +423,7 @@ def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in
     time.sleep(1.1)
     second = planned(root, SECOND)
     opened = dict(started(root, second), boot="the boot before")
-    as_synced = [log.read_bytes() for log in logs]
-    transacted(root, second)
-    for log, content in zip(logs, as_synced):
-        log.write_bytes(content)
+    transacted_before_a_power_cut(root, second)
     assert settled(root, second, opened) == {name: PackageChange(None, "2.0") for name in SECOND}
     assert ours(root) == SECOND
 
