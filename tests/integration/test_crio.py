@@ -220,6 +220,7 @@ def test_a_restart_that_was_put_off_or_cut_short_is_made_up_for(toolkit: World) 
     assert toolkit.handlers() == {"runc"}
 
 
+@pytest.mark.variation
 def test_a_run_that_is_killed_is_completed_by_the_next(toolkit: World) -> None:
     before = toolkit.files()
     # CRI-O takes its time to come, in which the module is killed

@@ -288,54 +288,25 @@ def test_what_is_staged_is_exchanged_without_network_and_without_a_compiler(play
     assert changed(play.writers(version=NEW)) == [False] * 4
 
 
-# In the build's own make, once: the build is in the midst of it, however fast it is
-KILLS = "#!/bin/sh\nrm /usr/local/bin/make\nkill -KILL %s $(pgrep -x dkms)\nexit 1\n"
-THE_MODULE = r"""$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' /run/gpuops/lock.json)"""
-
-
-def test_a_staging_that_is_killed_or_torn_is_never_used(play: Play) -> None:
-    """dkms dies, alone and with the module; then a module is torn under a staging that was whole."""
-    kernel = play.say("uname", "-r")
-    staged = "/var/cache/gpuops/staged/" + kernel
-    stage: Mapping[str, Any] = {"gpuops.nvidia.gpu_driver": dict(play.driver, version=OLD, state="staged")}
-
-    def killed(more: str) -> Dict[str, Any]:
-        play.say("sh", "-c", 'printf %s "$1" > /usr/local/bin/make; chmod 755 /usr/local/bin/make', "sh", KILLS % more)
-        (result,) = play.tasks([stage])
-        assert play.say("ls", "/usr/local/bin/make") == "" and play.say("ls", staged + "/stage.json") == ""
-        assert result.get("failed"), result
-        return result
-
-    assert "signal 9" in killed("")["msg"]
-    assert "signal 9" not in killed(THE_MODULE)["msg"]
-    assert changed(play.tasks([stage])) == [True] and changed(play.tasks([stage])) == [False]
-    play.say("sh", "-c", "truncate --size 100 %s/modules/nvidia-uvm.ko" % staged)
-    assert "module.stage" in [step["action"] for step in play.plan(version=OLD)["steps"]]
-    play.writers(version=OLD)
-    assert play.say("cat", "/sys/module/nvidia/version") == OLD
-    assert BUILT_AHEAD in play.say("cat", "/var/lib/dkms/nvidia/%s/%s/x86_64/log/make.log" % (OLD, kernel))
-    assert play.say("sh", "-c", "ls -d %s /etc/dkms/nvidia*" % staged) == ""
-
-
 def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
     # There is no kernel behind the simulated nodes: a descriptor of the path alone is all that can be had.
     hold = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(600)"
     play.say("systemd-run", "--unit", "trainer", "python3", "-c", hold)
     try:
-        results = play.writers(version=NEW)
+        results = play.writers(version=OLD)
         assert results[2]["reboot_required"]
         why = results[2]["plan"]["requirements"][0]["why"]
         assert "/dev/nvidia0" in why and "python3 (pid " in why and "trainer.service" in why
     finally:
         play.say("systemctl", "stop", "trainer")
-    play.writers(version=NEW)
-    assert play.say("cat", "/sys/module/nvidia/version") == NEW
+    play.writers(version=OLD)
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
 
 
 def test_a_reboot_brings_the_driver_back(play: Play) -> None:
     play.lab.reboot("gpu")
-    assert changed(play.writers(version=NEW)) == [False] * 4
-    assert play.say("cat", "/sys/module/nvidia/version") == NEW
+    assert changed(play.writers(version=OLD)) == [False] * 4
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
     assert play.say("sh", "-c", "ls /dev/nvidia0 /dev/nvidia-uvm").splitlines() == ["/dev/nvidia-uvm", "/dev/nvidia0"]
 
 
@@ -362,7 +333,7 @@ def exchanged_as_planned(play: Play, before: str, version: str) -> None:
 
 
 def test_an_exchange_is_exactly_the_plan(play: Play) -> None:
-    exchanged_as_planned(play, NEW, OLD)
+    exchanged_as_planned(play, OLD, NEW)
 
 
 AWAY: List[Mapping[str, Any]] = [
@@ -436,3 +407,34 @@ def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> No
 def test_an_upgrade_without_staging_is_exactly_the_plan(play: Play) -> None:
     play.writers(version=OLD)
     exchanged_as_planned(play, OLD, NEW)
+
+
+# In the build's own make, once: the build is in the midst of it, however fast it is
+KILLS = "#!/bin/sh\nrm /usr/local/bin/make\nkill -KILL %s $(pgrep -x dkms)\nexit 1\n"
+THE_MODULE = r"""$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' /run/gpuops/lock.json)"""
+
+
+@pytest.mark.variation
+def test_a_staging_that_is_killed_or_torn_is_never_used(play: Play) -> None:
+    """dkms dies, alone and with the module; then a module is torn under a staging that was whole."""
+    play.writers(version=NEW)
+    kernel = play.say("uname", "-r")
+    staged = "/var/cache/gpuops/staged/" + kernel
+    stage: Mapping[str, Any] = {"gpuops.nvidia.gpu_driver": dict(play.driver, version=OLD, state="staged")}
+
+    def killed(more: str) -> Dict[str, Any]:
+        play.say("sh", "-c", 'printf %s "$1" > /usr/local/bin/make; chmod 755 /usr/local/bin/make', "sh", KILLS % more)
+        (result,) = play.tasks([stage])
+        assert play.say("ls", "/usr/local/bin/make") == "" and play.say("ls", staged + "/stage.json") == ""
+        assert result.get("failed"), result
+        return result
+
+    assert "signal 9" in killed("")["msg"]
+    assert "signal 9" not in killed(THE_MODULE)["msg"]
+    assert changed(play.tasks([stage])) == [True] and changed(play.tasks([stage])) == [False]
+    play.say("sh", "-c", "truncate --size 100 %s/modules/nvidia-uvm.ko" % staged)
+    assert "module.stage" in [step["action"] for step in play.plan(version=OLD)["steps"]]
+    play.writers(version=OLD)
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
+    assert BUILT_AHEAD in play.say("cat", "/var/lib/dkms/nvidia/%s/%s/x86_64/log/make.log" % (OLD, kernel))
+    assert play.say("sh", "-c", "ls -d %s /etc/dkms/nvidia*" % staged) == ""

@@ -204,6 +204,7 @@ def test_a_bare_host_gets_the_driver_that_was_planned(fleet: Fleet, ours: Dict[s
     assert {"dkms", "kernel-devel", "kernel-devel-matched"} <= set(rpm_packages(fleet, HOST))
 
 
+@pytest.mark.variation
 def test_modules_that_nvidia_has_built_set_the_version_and_those_of_the_driver_before_go(
         fleet: Fleet, ours: Dict[str, str]) -> None:
     assert BUILT == (OLDER, NEW)

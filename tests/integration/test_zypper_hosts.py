@@ -195,6 +195,7 @@ def test_an_update_leaves_the_driver_alone_and_a_lock_of_others_is_named(
     assert rpm_packages(fleet, HOST) == before
 
 
+@pytest.mark.variation
 def test_what_was_staged_is_installed_and_a_power_cut_in_it_is_made_good(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
     before, since = rpm_packages(fleet, HOST), len(history(fleet))
@@ -218,6 +219,7 @@ def test_what_was_staged_is_installed_and_a_power_cut_in_it_is_made_good(
     assert_driver(fleet, NEW, "G07")
 
 
+@pytest.mark.variation
 def test_the_next_driver_of_a_generation_and_the_way_back_without_a_download(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
     before = rpm_packages(fleet, HOST), fleet.say(HOST, "cat", LOCKS)
@@ -237,6 +239,7 @@ def test_a_downgrade_over_generations_is_one_transaction(fleet: Fleet, with_driv
     assert_driver(fleet, OLD, "G06")
 
 
+@pytest.mark.variation
 def test_what_suse_has_signed_takes_the_place_of_what_dkms_has_built(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
     change(fleet, version=NEW, build="precompiled")

@@ -256,7 +256,7 @@ class TestRefuses:
         (refusal,) = host.plan(in_use(NEW), source="runfile", state="rolled_back").refusals
         assert refusal.code == "driver.runfile_no_way_back" and "no whole file" in refusal.found
 
-    @pytest.mark.parametrize("state", ["staged", "present"])
+    @pytest.mark.parametrize("state", ["staged", pytest.param("present", marks=pytest.mark.variation)])
     @pytest.mark.parametrize("changed, said", [
         ({".manifest": "Driver\n%s\n-\nnvidia\n-\n-\n-\n-\nnvidia-smi 0755 UTILITY_BINARY\n" % NEW}, NEW),
         ({"kernel-open__dkms.conf": ""}, "kernel-open/dkms.conf"),

@@ -255,6 +255,7 @@ def test_a_loaded_driver_keeps_its_stream_and_locks_until_it_may_be_exchanged(ma
     assert set(driver(machine).values()) == {V580}
 
 
+@pytest.mark.variation
 def test_a_transaction_that_is_killed_in_rpm_is_finished_by_the_next_run(machine: Machine) -> None:
     killed_exchange(machine)
     first, done = machine.run(version=V595)
@@ -313,8 +314,8 @@ def killed(machine: Machine, where: str, **options: Any) -> None:
     machine.call(run_id="test 2", transaction_failed=True, resumed_step=step["id"], **options)
 
 
-@pytest.mark.parametrize("wish", [
-    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+@pytest.mark.variation
+@pytest.mark.parametrize("wish", [{"version": V595}, {"version": V595, "state": "rolled_back"}])
 def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
     machine: Machine, wish: Mapping[str, Any]
 ) -> None:

@@ -456,7 +456,7 @@ def test_modules_of_suse_give_way_to_those_of_the_next_driver_and_come_back(
     assert {name for name in machine.root.installed() if KERNELS[1] not in name} == set(before)
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.variation)])
 def test_what_has_not_been_erased_of_modules_of_suse_is_a_leftover_unless_it_may_be_there(
     machine: Machine, several: bool
 ) -> None:
@@ -502,8 +502,9 @@ def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machin
 
 @pytest.mark.parametrize("there, wanted, stays", [
     (OLDER_580, {"version": V580, "build": "dkms"}, False),
-    (OLDER_580, {"version": "580", "build": "precompiled"}, True),
-    (OLDER_580, {"version": V595, "build": "precompiled"}, False), (V595, {"version": OLDER_580}, False),
+    pytest.param(OLDER_580, {"version": "580", "build": "precompiled"}, True, marks=pytest.mark.variation),
+    pytest.param(OLDER_580, {"version": V595, "build": "precompiled"}, False, marks=pytest.mark.variation),
+    pytest.param(V595, {"version": OLDER_580}, False, marks=pytest.mark.variation),
     (V595, {"version": V595, "build": "precompiled"}, True),
 ])
 def test_what_prefers_modules_of_suse_stays_and_leaves_with_them(

@@ -247,6 +247,20 @@ def test_what_a_play_says_counts_for_each_host_whatever_the_first_one_says(fleet
     assert [each["metadata"]["labels"].get("of") for each in fleet.api.state.nodes] == ["play", "play"], told
 
 
+def test_two_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
+    step = Step("toolkit", "packages.install", "toolkit", "Toolkit.", Disruption.none)
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2")]
+    path = fleet.controller.directory / "importing.json"
+    path.write_text(json.dumps([{"import_playbook": "gpuops.nvidia.site", "vars": {"gpu_hosts": host}}
+                                for host in ("gpu-1", "gpu-2")]))
+    told = fleet.play(str(path), hosts=("gpu-1", "gpu-2"), canned={
+        "gpu_plan": planned(Plan(steps=(step,)), proof={}), "checked": {"changed": False, "checks": []}})
+    assert told.count("failed=0") == 2, told
+    first, second = ([fleet.calls(module, host) for module in ("gpu_plan", "container_toolkit", "gpu_driver")]
+                     for host in ("gpu-1", "gpu-2"))
+    assert first == second and first[1] == 1, told
+
+
 def test_the_groups_of_a_run_have_names_that_no_inventory_has() -> None:
     def names(tasks: Any) -> List[str]:
         found = []

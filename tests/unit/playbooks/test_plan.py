@@ -62,7 +62,7 @@ class TestSaved:
             ("host-1.json", 0o600)]
 
     def test_the_home_of_the_caller_is_known(self, controller: Controller) -> None:
-        assert planned(controller, save_to="~/plans")["saved_as"] == str(controller.directory / "plans" / "host-1.json")
+        assert planned(controller, save_to="~/plans")["saved_as"] == str(controller.home / "plans" / "host-1.json")
 
     def test_check_mode_saves_nothing(self, controller: Controller) -> None:
         assert "saved_as" not in planned(controller, "--check", save_to="plans")
