@@ -32,6 +32,8 @@ from typing import IO, Any, Dict, List, Mapping, NoReturn, Optional, Sequence, T
 # So many at the ready; the one that was asked least lately goes
 MOST = 4
 MOST_BYTES = 1 << 20
+# Between two looks for a task's end; by default a thousand a second, which take a thirtieth of a processor
+POLL_SECONDS = 0.005
 # Of the temporary directory: modules as they are sent
 PACKED = "ansiballz_cache"
 # Of a test, not of Ansible: a callback of the laboratory asks for it at the end of a run
@@ -222,6 +224,7 @@ def run(order: Mapping[str, Any], out: int, err: int) -> NoReturn:
     shared = constants.DEFAULT_LOCAL_TMP
     scratch = constants.DEFAULT_LOCAL_TMP = tempfile.mkdtemp(prefix="ansible-local-", dir=os.path.dirname(shared))
     os.symlink(os.path.join(shared, PACKED), os.path.join(scratch, PACKED))
+    constants.DEFAULT_INTERNAL_POLL_INTERVAL = POLL_SECONDS
     code: Any = 1
     try:
         playbook.main(["ansible-playbook", *order["argv"][1:]])
