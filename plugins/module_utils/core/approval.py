@@ -110,8 +110,8 @@ def _of_parts(
         broken = _broken(part.promise(), known[part.id].promise(), pending, earlier[part.id])
         if broken:
             yield Refusal("approval.step_differs",
-                          "%s %s is needed now, and the approved plan has it with another %s"
-                          % (what, part.id, ", another ".join(broken)), AS_IT_WAS, REMEDY)
+                          "%s %s is needed now, and differs from that of the approved plan in its %s"
+                          % (what, part.id, ", ".join(broken)), AS_IT_WAS, REMEDY)
 
 
 def _earlier(approved: Sequence[Union[Step, Requirement]]) -> Dict[str, Set[str]]:
@@ -126,7 +126,7 @@ def _earlier(approved: Sequence[Union[Step, Requirement]]) -> Dict[str, Set[str]
 def _broken(
     now: Mapping[str, Any], approved: Mapping[str, Any], pending: AbstractSet[str], earlier: AbstractSet[str]
 ) -> List[str]:
-    """Names of what was promised and is not kept.
+    """Names of what was promised and is not kept, as 'parameters.record.ours'.
 
     pending: ids of what is needed now. earlier: of what the approved plan has before this one; where a step in between
     is gone, it depends on them itself.
@@ -146,8 +146,17 @@ def _broken(
         else:
             kept = canonical(now[name]) == canonical(approved[name])
         if not kept:
-            broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption" else name)
+            broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption"
+                          else ", ".join(_where(approved[name], now[name], name)))
     return broken
+
+
+def _where(approved: Any, now: Any, place: str) -> List[str]:
+    """The places in which two values differ. Their contents may be long, or nobody's to read."""
+    if isinstance(approved, Mapping) and isinstance(now, Mapping):
+        return [each for name in sorted({*approved, *now}) if canonical(approved.get(name)) != canonical(now.get(name))
+                for each in _where(approved.get(name), now.get(name), "%s.%s" % (place, name))]
+    return [place]
 
 
 def _of_things(parameters: Mapping[str, Any], coming: Any) -> Mapping[str, Any]:

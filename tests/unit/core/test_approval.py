@@ -207,16 +207,16 @@ def test_packages_that_came_meanwhile_are_not_asked_for_again_and_others_are_no_
     approved = through_json(packages(toolkit="1", dependency="2"))
     assert differences(packages(toolkit="1"), approved) == ()
     for now in (packages(toolkit="1", kernel="6"), packages(toolkit="2")):
-        assert "another change" in differences(now, approved)[0].found
+        assert "in its change" in differences(now, approved)[0].found
     step = packages(toolkit="1").steps[0]
     for name, value in (("allow_downgrade", True), ("automatic", ["kernel"]), ("request", {"kernel": "6"})):
         worse = replace(step, parameters={**step.parameters, name: value})
-        assert "another parameters" in differences(replace(approved, steps=(worse,)), approved)[0].found
+        assert "in its parameters" in differences(replace(approved, steps=(worse,)), approved)[0].found
 
 
 @pytest.mark.parametrize("name, now, said", [
-    ("disruption", {"disruption": Disruption.driver_reload}, "another disruption (none -> driver_reload)"),
-    ("change", {"change": {"before": None, "after": "y"}}, "another change"),
+    ("disruption", {"disruption": Disruption.driver_reload}, "in its disruption (none -> driver_reload)"),
+    ("change", {"change": {"before": None, "after": "y"}}, "in its change.after"),
     ("subject", {"subject": "/z"}, "no such step"),
 ])
 def test_the_difference_is_named(name: str, now: Dict[str, Any], said: str) -> None:

@@ -387,11 +387,11 @@ def test_check_mode_refuses_where_the_run_would(host: Host) -> None:
     approved = foretold(host)
     host.write("/etc/three", "someone else was here")
     for act, facts in (("preview", BARE), ("preview", LOADED), ("apply", LOADED)):
-        with pytest.raises(GpuOpsError, match="another change"):
+        with pytest.raises(GpuOpsError, match="in its change"):
             getattr(run(host, DEPENDENT, text="x", approved=approved, facts=facts), act)()
     another = HostFacts(hostname="h", driver_loaded="580")
     for act in ("preview", "apply"):
-        with pytest.raises(GpuOpsError, match="another change"):
+        with pytest.raises(GpuOpsError, match="in its change"):
             getattr(run(host, DEPENDENT, text="x", approved=approved, facts=another), act)()
 
 

@@ -428,11 +428,35 @@ def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in
     assert ours(root) == SECOND
 
 
-def test_after_a_power_cut_what_he_installs_is_his(root: Root) -> None:
+@pytest.mark.parametrize("kept", ["", " install libdriver:"], ids=["nothing", "its beginning"])
+def test_a_power_cut_that_takes_of_the_logs_what_dpkg_said_does_not_take_the_evidence(root: Root, kept: str) -> None:
+    """Each is written at its own time: apt's history has our transaction, without its end."""
+    root.install("docker-ce")
+    time.sleep(1.1)
+    step = planned(root, FIRST)
+    opened = dict(started(root, step), boot="the boot before")
+    told = root.path / "var/log/dpkg.log"
+    before = told.read_text()
+    transacted(root, step)
+    lines = told.read_text()[len(before):].splitlines(True)
+    stays = 1 + next(number for number, line in enumerate(lines) if kept in line) if kept else 0
+    told.write_text(before + "".join(lines[:stays]))
+    history = root.path / "var/log/apt/history.log"
+    history.write_text(history.read_text().rpartition("End-Date:")[0])
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
+@pytest.mark.parametrize("year", ["", "2025"], ids=["as it is", "with an earlier clock"])
+def test_after_a_power_cut_what_he_installs_is_his(root: Root, year: str) -> None:
+    root.install("docker-ce")
     step = planned(root, FIRST)
     opened = dict(started(root, step), boot="the boot before")
     time.sleep(1.1)
-    root.install("builder", "libdriver=1.0")
+    history = root.path / "var/log/apt/history.log"
+    before = history.read_text()
+    root.install("builder", "libdriver=1.0", "driver=1.0")
+    if year:
+        history.write_text(before + re.sub(r"Date: \d{4}", "Date: " + year, history.read_text()[len(before):]))
     assert settled(root, step, opened) == {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,36 @@ def test_rpm_is_asked_once_as_long_as_its_database_is_the_same(root: Root, monke
     assert set(root.packages()) == {"kernel-core-5.14.0-570.el9"} and len(asked) == 2 * number
 
 
+@pytest.mark.parametrize("rc, stderr", [(-9, ""), (6, "error: SELECT ...: database disk image is malformed")])
+def test_whether_kernels_may_be_there_beside_each_other_is_told_or_refused(
+    root: Root, monkeypatch: pytest.MonkeyPatch, rc: int, stderr: str
+) -> None:
+    """Else all but one would be leftovers to erase, as long as the database stays as it is."""
+    put(root, *KERNELS)
+    run = Host.run
+    told = CommandResult((), rc, "no package provides kernel\n", stderr)
+    monkeypatch.setattr(Host, "run", lambda host, argv, **more: (
+        told if "--whatprovides" in argv else run(host, argv, **more)))
+    with pytest.raises(CommandFailed, match="rpm_database_unreadable"):
+        root.packages()
+    monkeypatch.setattr(Host, "run", run)
+    assert database.leftovers(root.packages()) == () and len(root.packages()) == len(KERNELS)
+
+
+def test_what_may_be_another_database_is_read_each_time(root: Root) -> None:
+    """Which of two rpm reads is a matter of its configuration; and what SQLite has in its log may not be seen yet."""
+    put(root, TOOLS[0])
+    assert database.stamps(root.host)
+    (root.path / "usr/lib/sysimage/rpm").mkdir(parents=True)
+    (root.path / "usr/lib/sysimage/rpm/rpmdb.sqlite").write_text("of the image")
+    assert database.stamps(root.host) == ()
+    shutil.rmtree(root.path / "usr/lib/sysimage/rpm")
+    (root.path / "usr/lib/sysimage/rpm").symlink_to("../../../var/lib/rpm")
+    assert database.stamps(root.host), "one, by two names"
+    (root.path / "var/lib/rpm/rpmdb.sqlite-wal").write_bytes(b"x")
+    assert database.stamps(root.host) == ()
+
+
 def test_berkeley_db_is_read_each_time(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files do not tell what other processes have changed in memory."""
     put(root, TOOLS[0])
@@ -98,6 +129,7 @@ def test_berkeley_db_is_read_each_time(root: Root, monkeypatch: pytest.MonkeyPat
     root.write("/var/lib/rpm/Packages", "")
     told = iter(("", "1\t1\ttool\tx86_64\t0\t1.0\t1\n"))
     monkeypatch.setattr(database, "_query", lambda *_words: CommandResult((), 0, next(told), ""))
+    monkeypatch.setattr(database, "_several", lambda _host: frozenset())
     assert (root.packages(), set(root.packages())) == ({}, {"tool"})
 
 

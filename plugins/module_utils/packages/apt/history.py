@@ -12,9 +12,10 @@ host that keeps none, nothing is ours, and an uninstallation leaves the packages
 
 Where the clock was set back, what dpkg's log has at any time is taken for done within it.
 
-dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
-the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
-named, what was not there at the opening and is there now in the simulated version came by us.
+dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence, or with
+a part of it, as each log is written at its own time. Where the host has booted since the step was opened and the
+history has no entry of anybody else's that it had not then, what the simulation named, what was not there at the
+opening and is there now in the simulated version came by us.
 """
 from __future__ import annotations
 
@@ -67,14 +68,16 @@ def evidence(
     """What the step's transaction demonstrably changed, as long as it is so still."""
     named = set(step.change["after"])
     changes: Dict[str, PackageChange] = {}
-    for entry in _newer(_entries(host, step), opened["known"]):
+    ours = _newer(_entries(host, step), opened["known"])
+    for entry in ours:
         for name, change in _changes(host, entry).items():
             if name in named:
                 before = changes[name].before if name in changes else opened["there"].get(name, change.before)
                 changes[name] = PackageChange(before, change.after)
-    if not changes and opened["boot"] != host.boot() and newest(host) <= opened["newest"]:
-        changes = {name: PackageChange(opened["there"].get(name), version)
-                   for name, version in step.change["after"].items() if opened["there"].get(name) != version}
+    if opened["boot"] != host.boot() and not _of_others(host, opened, ours):
+        changes = {**{name: PackageChange(opened["there"].get(name), version)
+                      for name, version in step.change["after"].items() if opened["there"].get(name) != version},
+                   **changes}
     now = {name: package.version for name, package in packages.items() if package.there}
     # Of a package whose unpacking was stopped dpkg knows no version, or still that before
     half = {name for name, package in packages.items() if package.unfinished}
@@ -136,10 +139,16 @@ def _newer(entries: Iterable[Entry], known: Iterable[str]) -> List[Entry]:
     return newer
 
 
-def newest(host: Host) -> str:
-    """When the last transaction of apt's history began, whoever's; '' where it has none."""
-    starts = re.findall(r"(?m)^Start-Date: (.*)$", _logs(host, HISTORY))
-    return max(map(_time, starts), default="")
+def starts(host: Host) -> List[str]:
+    """When each transaction of apt's history began, whoever's."""
+    return [_time(each) for each in re.findall(r"(?m)^Start-Date: (.*)$", _logs(host, HISTORY))]
+
+
+def _of_others(host: Host, opened: Mapping[str, Any], ours: Iterable[Entry]) -> bool:
+    """Whether the history has an entry beside ours that it had not when the step was opened. They are counted: after a
+    power cut the clock may be an earlier one. What an older release has opened does not tell."""
+    return "starts" not in opened or bool(
+        Counter(starts(host)) - Counter(opened["starts"]) - Counter(entry.start for entry in ours))
 
 
 def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], Entry]]:

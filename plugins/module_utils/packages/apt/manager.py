@@ -79,7 +79,7 @@ class Apt:
             host.fetches(running.to_fetch(host, *transaction.install_words(
                 request, bool(step.parameters.get("allow_downgrade")))))
         conffiles.renew(host, {*account, *step.change["after"]})
-        return {"newest": history.newest(host)}
+        return {"starts": history.starts(host)}
 
     def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
         conffiles.renew(host, names)

@@ -69,10 +69,18 @@ def installed(host: Host) -> Dict[str, Package]:
 
 
 def stamps(host: Host) -> Stamps:
-    """Tell the database, as it is, from what it becomes; () where its files do not tell: Berkeley DB shares in memory
-    what it has not written yet."""
-    place = directory(host)
-    return host.stamps(*("%s/%s" % (place, name) for name in (*_STAMPED, _STAMPED[0] + "-wal")))
+    """Tell the database, as it is, from what it becomes; () where its files do not tell.
+
+    Berkeley DB shares in memory what it has not written yet, and so does SQLite for a moment while its log has
+    something in it. Of several databases rpm's configuration says which is meant; one place may be a link to the other.
+    """
+    paths = ["%s/%s" % (place, name) for place in PLACES for name in FILES]
+    there = {(found.st_dev, found.st_ino): path for path in paths for found in [host.stat(path)] if found is not None}
+    if len(there) != 1:
+        return ()
+    (path,) = there.values()
+    log = host.stat(path + "-wal")
+    return host.stamps(path) if path.endswith(_STAMPED) and not (log and log.st_size) else ()
 
 
 # A plan asks by the dozen, and of a thousand packages each answer takes the better part of a second
@@ -219,19 +227,26 @@ def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str,
 
 def _several(host: Host) -> FrozenSet[Row]:
     """Those packages that may be there in several versions."""
-    # It ends with 1 where one of these is provided by nothing, and says so in a line of its own
-    told = host.run(["rpm", *own(host), "-q", "--qf", _FORMAT, "--whatprovides", *_SEVERAL], check=False).stdout
-    return frozenset(parse("".join(line for line in told.splitlines(True) if "\t" in line)))
+    done = host.run(["rpm", *own(host), "-q", "--qf", _FORMAT, "--whatprovides", *_SEVERAL], check=False)
+    # It ends with the number of those that nothing provides, and says so of each in a line of its own. Where it fails,
+    # kernels would be taken for leftovers
+    if not 0 <= done.rc <= len(_SEVERAL) or re.search(r"(?m)^error: ", done.stderr):
+        raise _unreadable(done)
+    return frozenset(parse("".join(line for line in done.stdout.splitlines(True) if "\t" in line)))
 
 
 def _query(host: Host, *words: str) -> CommandResult:
     done = host.run(["rpm", *own(host), *words], check=False)
     if done.rc != 0:
-        raise CommandFailed(
-            "packages.rpm_database_unreadable",
-            found="rpm ended with %d: %s" % (done.rc, " | ".join(done.stderr.split("\n")[:2]) or "no output"),
-            wanted="the packages of this host",
-            remedy="mend rpm's database (`rpm --rebuilddb`), and run again",
-            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
-        )
+        raise _unreadable(done)
     return done
+
+
+def _unreadable(done: CommandResult) -> CommandFailed:
+    return CommandFailed(
+        "packages.rpm_database_unreadable",
+        found="rpm ended with %d: %s" % (done.rc, " | ".join(done.stderr.split("\n")[:2]) or "no output"),
+        wanted="the packages of this host",
+        remedy="mend rpm's database (`rpm --rebuilddb`), and run again",
+        cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+    )
