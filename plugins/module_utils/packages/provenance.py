@@ -137,6 +137,8 @@ def followers(host: Host, journal: Journal, capability: str, manager: PackageMan
         if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
             came = {name for name, version in step.change["after"].items()
                     if version is not None and name not in event["transaction"]["there"]}
+            # What could not be marked when an earlier one was settled is marked with this one
+            came.update(journal.recall(UNMARKED).get(capability, ()))
             names.update(step.parameters.get("automatic", ()), came.difference(_chosen(step)))
     return frozenset(names)
 

@@ -125,6 +125,23 @@ def test_a_dead_controllers_transaction_that_never_began_owns_nothing(root: Root
     assert settled(root, step, opened) == {"driver": PackageChange(None, "1.0")}
 
 
+def test_what_an_earlier_transaction_could_not_mark_is_foretold_to_be_marked_with_the_next_one(root: Root) -> None:
+    """The plan that is made before a dead controller's transaction is settled is held to after that."""
+    first = planned(root, FIRST)
+    opened = started(root, first)
+    transacted(root, first)
+    settled(root, first, opened)
+    root.host.run(["apt-mark", *database.own(root.host), "manual", "dkms"])
+    Journal(root.host).remember(provenance.UNMARKED, {"driver": ["dkms"]})
+    second = planned(root, SECOND)
+    opened = started(root, second)
+    transacted(root, second)
+    foretold = provenance.followers(root.host, Journal(root.host), "driver"), ours(root)
+    settled(root, second, opened)
+    assert foretold == (provenance.followers(root.host, Journal(root.host), "driver"), ours(root))
+    assert "dkms" in foretold[0]
+
+
 def test_a_dead_controllers_transaction_that_ran_owns_what_it_brought(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
