@@ -246,7 +246,9 @@ class Life:
         was needed by us when he swept is left to his next autoremove.
         """
         left = set(self.fleet.packages(OURS)).difference(self.fleet.packages(TWIN))
-        ours_left = sorted(left & brought_by_us(self.fleet.say(OURS, "cat", "/var/log/apt/history.log")))
+        # On the twin all that ever came has come by him: what was ours is his once a package of his needs it as we go
+        by_him = installed_by(self.fleet.say(TWIN, "cat", "/var/log/apt/history.log"))[1]
+        ours_left = sorted((left & brought_by_us(self.fleet.say(OURS, "cat", "/var/log/apt/history.log"))) - by_him)
         assert not ours_left, "left by us: %s" % ", ".join(ours_left)
         on_both(SWEEP, self.fleet)
         twin, ours = theirs(self.fleet, TWIN), theirs(self.fleet, OURS)
@@ -256,6 +258,12 @@ class Life:
 
 def brought_by_us(history: str) -> Set[str]:
     """Packages that a transaction of ours installed, and none of anybody else's."""
+    ours, others = installed_by(history)
+    return ours - others
+
+
+def installed_by(history: str) -> Tuple[Set[str], Set[str]]:
+    """What transactions of ours have installed, and those of others."""
     ours: Set[str] = set()
     others: Set[str] = set()
     for entry in history.split("\n\n"):
@@ -264,7 +272,7 @@ def brought_by_us(history: str) -> Set[str]:
         # As our packages are listed: with the architecture where it is one of several
         found = {name for name, _arch in names} | {":".join(each) for each in names}
         (ours if "DPkg::Lock::Timeout" in entry else others).update(found)
-    return ours - others
+    return ours, others
 
 
 def shown(left: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
