@@ -25,6 +25,7 @@ from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .fabric.capability import CAPABILITY as FABRIC
 from .hardware.awaited import foreseen
+from .hardware.holders import pods_seen
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
 from .imex.capability import CAPABILITY as IMEX
@@ -82,9 +83,9 @@ def _boards(options: Mapping[str, Any]) -> Sequence[str]:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'converged', 'waiting',
-    'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have parameters,
-    chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders', 'converged',
+    'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have
+    parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -113,13 +114,15 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     unfinished = _unfinished(host, parameters)
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
+    told = told_of(planned)
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
         "text": render(total, {part.id for _plan, put_off in planned for part in put_off}),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
-        **told_of(planned),
+        **told,
+        "holders": list(pods_seen(host)) if told["drain"] == ALL_PODS else [],
         "converged": is_done,
         "waiting": list(total.waiting),
         "unfinished": unfinished,

@@ -337,6 +337,13 @@ pods:
   returned: success
   type: list
   elements: str
+holders:
+  description:
+    - With RV(drain=node), the pods that have a GPU, open or given to them by the kubelet, named as in RV(pods).
+      O(gpuops.nvidia.gpu_pod_eviction#module:holders) takes them, as not all of them ask the API for one.
+  returned: success
+  type: list
+  elements: str
 returns_to:
   description: The way back from the exchange of the driver that the plan has, checked before it begins. Empty without
     one.

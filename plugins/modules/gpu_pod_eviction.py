@@ -5,15 +5,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_pod_eviction
-short_description: Evict the pods that hold GPUs from a node
+short_description: Evict the pods that use GPUs from a node, or all pods
 version_added: 0.1.0
 description:
-  - Evicts the pods of a node that hold C(nvidia.com/*) resources, and only those, through the eviction API, so that
-    disruption budgets are honoured, and waits until they are gone.
-  - Pods of a DaemonSet and static pods are never evicted; RV(stayed) names them.
-  - Refuses before the first eviction when a pod would be lost for good, that is, when it has no controller or keeps
-    data in an emptyDir, unless O(force) or O(delete_emptydir_data) allows it.
-  - In check mode the server tries every eviction without doing it.
+  - Drains a node as C(kubectl drain) does, of the pods that use GPUs or of all, and waits until they are gone.
+    C(docs/drain.md) has every case, and what kubectl does otherwise. It never cordons; M(gpuops.nvidia.gpu_node) does.
+  - A pod uses GPUs when it asks for them (C(nvidia.com/gpu) and names that begin so, C(nvidia.com/mig-*), shared ones),
+    has them by a ResourceClaim, or is one of O(holders) or O(pods). Network adapters and other resources
+    C(nvidia.com/*) are no GPUs.
+  - Pods go through the eviction API, so that disruption budgets are honoured. Each is read and compared before it is
+    evicted, so that a pod that has come back elsewhere under its name is left alone.
+  - Pods of a DaemonSet and static pods are never evicted; RV(stayed) names them. The pods of this collection's
+    components are not looked at, as they leave with the labels of their node.
+  - Refuses before the first eviction when a pod would be lost for good, when no disruption budget will ever let it go,
+    or when nobody would end it, and names the option that allows the loss where there is one.
+  - In check mode the evictions are added up for each disruption budget, which a dry run of the server does not, and the
+    server tries each that nothing holds up, without doing it.
   - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -25,28 +32,87 @@ options:
     description: Name of the node.
     type: str
     required: true
+  scope:
+    description:
+      - Which pods of the node go.
+      - V(gpus) are those that use GPUs, V(node) all of them, as C(kubectl drain) has it.
+    type: str
+    choices: [gpus, node]
+    default: gpus
   pods:
     description:
-      - The pods to evict, as C(namespace/name) or by UID. Others stay, and so does one of these that holds no GPU;
-        RV(uncounted) names it.
-      - Left out, all pods of the node that hold GPUs.
+      - The pods to evict, as C(namespace/name), by UID, or by the UID that the kubelet knows a static pod by. Others
+        stay. What is named here uses GPUs, whatever the API says of it, as the host has seen it with one.
+      - Left out, all pods of the node that O(scope) has.
     type: list
     elements: str
+  holders:
+    description:
+      - Pods that the host has seen with GPUs, named as in O(pods). They go too, though they may ask for none, as those
+        do that have GPUs by a RuntimeClass, C(NVIDIA_VISIBLE_DEVICES) or a hostPath.
+    type: list
+    elements: str
+    default: []
+  gpu_resources:
+    description:
+      - Names of further resources C(nvidia.com/*) that are GPUs, as a device plugin's configuration renames them. The
+        prefix may be left out.
+    type: list
+    elements: str
+    default: []
   force:
-    description: Whether to evict pods that no controller starts again.
+    description: Whether to evict pods that no controller starts again, and pods whose DaemonSet is not there any more.
     type: bool
     default: false
   delete_emptydir_data:
-    description: Whether to evict pods that keep data in an emptyDir.
+    description: Whether to evict pods that keep data in an emptyDir, be it in memory.
     type: bool
     default: false
+  ignore_daemonsets:
+    description: Whether pods of DaemonSets stay. With V(false) they are a reason to refuse.
+    type: bool
+    default: true
+  skip_selector:
+    description:
+      - Selector of labels. Pods that it selects stay where they are; RV(stayed) names them. Empty for none.
+      - The default is the label by which NVIDIA's own upgrade controller leaves pods alone.
+    type: str
+    default: nvidia.com/gpu-driver-upgrade-drain.skip=true
+  wait_for_completion:
+    description:
+      - Selector of labels. Pods that it selects, such as those of Jobs, are not evicted but waited for until they end.
+        Empty for none.
+    type: str
+    default: ""
+  wait_for_completion_timeout:
+    description:
+      - Seconds after which those that have not ended are evicted as others are. With V(0) they never are, and the drain
+        fails when O(timeout) is over.
+    type: int
+    default: 0
+  disable_eviction:
+    description:
+      - Whether to delete the pods without a question to any disruption budget. Needs the right to delete pods, which
+        the roles in C(docs/rbac) do not have.
+    type: bool
+    default: false
+  skip_wait_for_delete_timeout:
+    description:
+      - Seconds past its grace after which a pod that does not end is not waited for any longer; RV(left) names it.
+        Meant for nodes whose kubelet is dead. With V(0) every pod is waited for.
+    type: int
+    default: 0
   grace_period:
     description: Seconds that the pods get to end. Their own setting by default.
     type: int
   timeout:
-    description: Seconds to wait until all of them are gone, disruption budgets included.
+    description: Seconds to wait until all of them are gone, disruption budgets and completions included.
     type: int
     default: 300
+  progress_interval:
+    description: Seconds between two lines about the pods that are waited for, and what blocks them. V(0) for no line.
+    type: int
+    default: 30
 """
 
 EXAMPLES = r"""
@@ -54,35 +120,67 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_pod_eviction:
     node: "{{ inventory_hostname }}"
     timeout: 600
+
+- name: Drain the whole node, and let training end by itself for two hours
+  gpuops.nvidia.gpu_pod_eviction:
+    node: "{{ inventory_hostname }}"
+    scope: node
+    delete_emptydir_data: true
+    wait_for_completion: app.kubernetes.io/component=training
+    wait_for_completion_timeout: 7200
+    timeout: 7800
 """
 
 RETURN = r"""
 evicted:
-  description: The pods that were evicted, as M(gpuops.nvidia.gpu_pods) describes them.
+  description:
+    - The pods that were evicted, or would be, as M(gpuops.nvidia.gpu_pods) describes them.
   returned: success
   type: list
   elements: dict
 stayed:
-  description: The GPU pods that are never evicted, with the reason.
+  description: The pods that are never evicted, as M(gpuops.nvidia.gpu_pods) describes them, each with its C(reason).
   returned: success
   type: list
   elements: dict
-uncounted:
+waiting:
   description:
-    - C(namespace/name) of those of O(pods) on the node that hold no GPU as the cluster counts them, without a resource
-      C(nvidia.com/*). They stay. Not those that end anyway, and none of this collection's components.
-  returned: success
-  type: list
-  elements: str
-blocked:
-  description: In check mode, the pods whose eviction a disruption budget would block now.
+    - The pods that are or were waited for without an eviction, each with its C(reason), as they are being deleted, go
+      with their namespace or complete by themselves.
   returned: success
   type: list
   elements: dict
-  sample: [{"pod": "team/trainer-0", "reason": "Cannot evict pod as it would violate the pod's disruption budget."}]
+blocked:
+  description:
+    - In check mode, the pods that could not go now. They are waited for; what would never go is refused.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"pod": "team/a-0", "reason": "disruption budget a allows 1 disruption(s) now, and 2 are to come"}]
+budgets:
+  description: The disruption budgets that evictions count for.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    namespace: {description: Namespace of the budget., type: str, returned: success}
+    name: {description: Its name., type: str, returned: success}
+    allowed: {description: Disruptions that it allowed when it was read., type: int, returned: success}
+    desired_healthy: {description: Pods that have to be healthy., type: int, returned: success}
+    current_healthy: {description: Pods that are healthy., type: int, returned: success}
+    expected_pods: {description: Pods that it is about., type: int, returned: success}
+    now: {description: Pods that it lets go now., type: list, elements: str, returned: success}
+    later: {description: Pods that wait for it., type: list, elements: str, returned: success}
+left:
+  description:
+    - The pods that should have ended and were not waited for any longer, each with its C(reason). See
+      O(skip_wait_for_delete_timeout).
+  returned: success
+  type: list
+  elements: dict
 pods:
   description: The pods that are in the way, as M(gpuops.nvidia.gpu_pods) describes them.
-  returned: failure, where pods would be lost or did not go in time
+  returned: failure, where the drain is refused or pods did not go in time
   type: list
   elements: dict
 # From docs/results.yml

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
 from ..core.errors import GpuOpsError
-from .repeating import ALWAYS, MERGED, UNDONE, Attempts, Repetition
+from .repeating import ALWAYS, MERGED, UNDONE, Attempts, Repetition, retry_after
 
 try:
     import kubernetes
@@ -45,12 +45,18 @@ _SECRET = re.compile(r"token$|passw|secret|key-data|access_?key|api_?key|credent
 
 
 class ApiError(GpuOpsError):
-    """The API server answered with an error status."""
+    """The API server answered with an error status.
+
+    message:     its words. causes: the reasons that it names in them, as 'DisruptionBudget'.
+    retry_after: seconds after which it may be asked again; None where it does not say.
+    """
 
     def __init__(self, code: str, status: int, message: str, found: str, wanted: str, remedy: str) -> None:
         super().__init__(code, found, wanted, remedy, status=status)
         self.status = status
         self.message = message
+        self.causes: Tuple[str, ...] = ()
+        self.retry_after: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -339,16 +345,20 @@ class Client:
         """A question that is posted and leaves nothing behind, as a review of rights."""
         return self._request("POST", path, body=body, repetition=ALWAYS)
 
-    def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground") -> Dict[str, Any]:
+    def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground",
+               grace: Optional[int] = None) -> Dict[str, Any]:
         """Begin to remove an object; one that is not there is removed.
 
         uid: only the object with this one; another that has taken its name since stays, without an error.
         propagation: Foreground keeps the object until all that it owns is gone.
+        grace: seconds that a pod gets to end; None for its own.
         """
         if uid is None:
             return self._request("DELETE", path)
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
-                "preconditions": {"uid": uid}}
+        body: Dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+                                "preconditions": {"uid": uid}}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         try:
             return self._request("DELETE", path, body=body, repetition=ALWAYS)
         except ApiError as error:
@@ -408,25 +418,27 @@ class Client:
                 raise self._unsendable() from None
             self._answered = True
             if not attempts.again_after(answer.status, answer.headers):
-                return self._decode(method, path, answer.status, answer.data)
+                return self._decode(method, path, answer.status, answer.data, retry_after(answer.headers))
 
-    def _decode(self, method: str, path: str, status: int, data: bytes) -> Dict[str, Any]:
+    def _decode(self, method: str, path: str, status: int, data: bytes, pause: Optional[float]) -> Dict[str, Any]:
         try:
             content = json.loads(data) if data else {}
         except ValueError:
             content = None
+        if status >= 400:
+            # the API server answers a path of an unknown API group, and whom it has no time for, in plain text
+            told = content if isinstance(content, dict) else {"message": data.decode("utf-8", "replace").strip()}
+            error = self._refused(method, path, status, _message(told))
+            error.causes = tuple(str(cause.get("reason") or "") for cause in _causes(told))
+            error.retry_after = pause
+            raise error
         if not isinstance(content, dict):
-            if status >= 400:
-                # the API server answers a path of an unknown API group in plain text
-                raise self._refused(method, path, status, data.decode("utf-8", "replace").strip())
             raise GpuOpsError(
                 "cluster.no_api_server",
                 found="%s answered %s %s with HTTP %d and no JSON object" % (self.url, method, path, status),
                 wanted="a Kubernetes API server",
                 remedy="check the address in %s" % describe(self._access),
             )
-        if status >= 400:
-            raise self._refused(method, path, status, _message(content))
         return content
 
     def _unreachable(self, error: BaseException) -> GpuOpsError:
@@ -494,6 +506,9 @@ def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:
 
 def _message(content: Mapping[str, Any]) -> str:
     """The server's words, with the causes that it names, such as the disruption budget that blocks an eviction."""
-    causes = (content.get("details") or {}).get("causes") or []
-    words = [content.get("message")] + [cause.get("message") for cause in causes]
+    words = [content.get("message")] + [cause.get("message") for cause in _causes(content)]
     return " ".join(dict.fromkeys(str(word) for word in words if word))
+
+
+def _causes(content: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return list((content.get("details") or {}).get("causes") or ())

@@ -32,6 +32,10 @@ _NODES = (Rule(("get", "patch"), "", "nodes", "cordon a node, label it and give 
 _PODS = (
     Rule(("get", "list"), "", "pods", "find the pods that have GPUs of a node, and see them gone"),
     Rule(("create",), "", "pods/eviction", "have them leave, as far as disruption budgets allow"),
+    Rule(("list",), "policy", "poddisruptionbudgets", "tell before the first eviction what budgets let go"),
+    Rule(("list",), "apps", "daemonsets", "tell pods that come again at once from those that never do"),
+    Rule(("list",), "", "namespaces", "leave the pods of a namespace that is being deleted to it"),
+    Rule(("get",), "resource.k8s.io", "resourceclaims", "see which pods have GPUs by claims"),
 )
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),
