@@ -330,11 +330,16 @@ class Client:
         return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
                              repetition=ALWAYS if harmless else UNDONE)
 
-    def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an
-        earlier apply said and this one does not is removed, unless somebody else says it too."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", **(_dry_run(dry_run) or {})}
-        return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=MERGED)
+    def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False,
+              manager: str = FIELD_MANAGER) -> Dict[str, Any]:
+        """Server-side apply: the object as it is then. What the body says becomes the manager's, whoever had it; what
+        an earlier apply of his said and this one does not is removed, unless somebody else says it too.
+
+        One that names the version that it is of is answered as a conflict where another writer came first.
+        """
+        query = {"fieldManager": manager, "force": "true", **(_dry_run(dry_run) or {})}
+        versioned = bool((body.get("metadata") or {}).get("resourceVersion"))
+        return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=ALWAYS if versioned else MERGED)
 
     def create(self, path: str, body: Dict[str, Any], dry_run: bool = False,
                repetition: Optional[Repetition] = None) -> Dict[str, Any]:
@@ -346,17 +351,18 @@ class Client:
         return self._request("POST", path, body=body, repetition=ALWAYS)
 
     def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground",
-               grace: Optional[int] = None) -> Dict[str, Any]:
+               grace: Optional[int] = None, version: Optional[str] = None) -> Dict[str, Any]:
         """Begin to remove an object; one that is not there is removed.
 
         uid: only the object with this one; another that has taken its name since stays, without an error.
         propagation: Foreground keeps the object until all that it owns is gone.
         grace: seconds that a pod gets to end; None for its own.
+        version: of the object with this uid, only this one; another stays, without an error.
         """
         if uid is None:
             return self._request("DELETE", path)
         body: Dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
-                                "preconditions": {"uid": uid}}
+                                "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})}}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:

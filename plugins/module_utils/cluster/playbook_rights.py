@@ -13,6 +13,8 @@ from .components.common import SHARED_ARGUMENTS, Parameters
 from .components.model import Component, complete
 from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
+from .custody.leases import GROUP as LEASES
+from .custody.surroundings import MACHINES
 from .rights import Rule, beyond, merged
 
 # Of the pod that the validation runs: where gpu_validation runs it by default
@@ -37,6 +39,16 @@ _PODS = (
     Rule(("list",), "", "namespaces", "leave the pods of a namespace that is being deleted to it"),
     Rule(("get",), "resource.k8s.io", "resourceclaims", "see which pods have GPUs by claims"),
 )
+# Who has a node: see custody/
+_CUSTODY = (
+    Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
+         str(SHARED_ARGUMENTS["namespace"]["default"])),
+    Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has"),
+    Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
+    Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
+    Rule(("list",), "nodemaintenance.medik8s.io", "nodemaintenances", "leave alone what an operator of medik8s has"),
+    Rule(("get", "patch"), MACHINES, "machines", "keep a node that is being changed from being replaced"),
+)
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),
     Rule(("list",), "", "pods", "see which GPUs of a node are free"),
@@ -48,6 +60,7 @@ PROBE = "probe"
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
+    "custody": _CUSTODY,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
 }
@@ -77,8 +90,8 @@ def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters])
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*_plan(components, parameters), *_NODES, *_PODS, *_validate(components, parameters), *ROLLOUT,
-            *_pods_of(components, parameters), *to_bring(components, parameters)]
+    return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_validate(components, parameters),
+            *ROLLOUT, *_pods_of(components, parameters), *to_bring(components, parameters)]
 
 
 def _validate(_components: Sequence[Component], _parameters: Mapping[str, Parameters]) -> List[Rule]:

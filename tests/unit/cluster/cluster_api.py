@@ -32,6 +32,11 @@ class Request:
     headers: List[Tuple[str, str]]
     body: Any
 
+    @property
+    def is_apply(self) -> bool:
+        """Of a PATCH, whether it is a server-side apply."""
+        return self.header("content-type") != ["application/merge-patch+json"]
+
     def header(self, name: str) -> List[str]:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
@@ -181,7 +186,7 @@ def _handler(state: State) -> type:
                 return False
             kind = state.fault.kind
             if kind == "lost" and state.store is not None:
-                state.store.answer(request.method, request.path, request.query, request.body)
+                state.store.answer(request.method, request.path, request.query, request.body, request.is_apply)
             elif kind == "lost":
                 self.unanswered = True
                 getattr(self, "do_" + request.method.lower())(request)
@@ -205,7 +210,7 @@ def _handler(state: State) -> type:
         def is_stored(self, request: Request) -> bool:
             if state.store is None:
                 return False
-            answer = state.store.answer(request.method, request.path, request.query, request.body)
+            answer = state.store.answer(request.method, request.path, request.query, request.body, request.is_apply)
             if answer is not None:
                 self.answer(*answer)
             return answer is not None
