@@ -27,10 +27,11 @@ from .fabric.capability import CAPABILITY as FABRIC
 from .hardware.awaited import foreseen
 from .hardware.holders import pods_seen
 from .hardware.node import host_facts, host_facts_and_health
-from .hardware.report import read_host
+from .hardware.report import compact, read_host
 from .imex.capability import CAPABILITY as IMEX
 from .mig.capability import CAPABILITY as MIG
 from .nouveau.capability import CAPABILITY as NOUVEAU
+from .rollout.change import change_of, runtime_of
 from .runtime.capability import CAPABILITY as RUNTIME
 from .runtime.low_level import in_use
 from .toolkit.capability import CAPABILITY as TOOLKIT
@@ -83,8 +84,8 @@ def _boards(options: Mapping[str, Any]) -> Sequence[str]:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders', 'converged',
-    'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have
+    """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
+    'converged', 'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have
     parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
@@ -120,6 +121,8 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "plan": total.to_dict(),
         "text": render(total, {part.id for _plan, put_off in planned for part in put_off}),
         "digest": digest(total.promise()),
+        "change": change_of(total, now, facts, runtime_of(observation["services"]),
+                            compact(observation)["fabric_cliques"]).to_dict(),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
         **told,
         "holders": list(pods_seen(host)) if told["drain"] == ALL_PODS else [],

@@ -245,6 +245,21 @@ digest:
   returned: success
   type: str
   sample: 0123456789abcdef
+change:
+  description:
+    - What the plan does, in short and without the host's name. Hosts with the same C(digest) are changed alike; what a
+      canary of M(gpuops.nvidia.gpu_rollout) has to stand for follows from the rest.
+  returned: success
+  type: dict
+  contains:
+    digest: {description: Digest of all steps and requirements; empty without any., type: str, returned: success}
+    policy: {description: Digest of what is asked of the capabilities that have some., type: str, returned: success}
+    board: {description: The GPUs by their PCI ids., type: str, returned: success, sample: "8 x 10de:2330"}
+    system: {description: Distribution and architecture., type: str, returned: success, sample: ubuntu-24.04 x86_64}
+    runtime: {description: What starts containers., type: str, returned: success, sample: containerd}
+    driver_from: {description: The driver that is there., type: str, returned: success, sample: 580.178.04}
+    driver_to: {description: The driver that is there afterwards., type: str, returned: success, sample: 595.91.07}
+    clique: {description: "The IMEX domain, where the board is of a rack.", type: str, returned: success}
 refusals:
   description:
     - Why the plan cannot be carried out, that it is not covered by O(approved_plan) included. Empty where it can be.

@@ -39,10 +39,12 @@ _PODS = (
     Rule(("list",), "", "namespaces", "leave the pods of a namespace that is being deleted to it"),
     Rule(("get",), "resource.k8s.io", "resourceclaims", "see which pods have GPUs by claims"),
 )
+# Of what nodes and rollouts are known by
+_NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 # Who has a node: see custody/
 _CUSTODY = (
     Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
-         str(SHARED_ARGUMENTS["namespace"]["default"])),
+         _NAMESPACE),
     Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has"),
     Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
     Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
@@ -56,6 +58,16 @@ _PROBE = (
 )
 _PROBE_POD = Rule(("get", "create", "delete"), "", "pods", "run a pod that gets a GPU, and take it away", (), PROBES)
 PROBE = "probe"
+RECORD = "gpuops-rollout"
+_PLANS_ROLLOUT = (
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), "", "pods", "see which jobs a change ends"),
+    Rule(("get",), "", "configmaps", "know who changes nodes", (RECORD,), _NAMESPACE),
+)
+_BUDGET = (
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
+    Rule(("get", "create", "patch"), "", "configmaps", "share one budget with all controllers", (RECORD,), _NAMESPACE),
+)
 # What somebody may ask about before he begins. {word: rules}
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
@@ -63,6 +75,7 @@ ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "custody": _CUSTODY,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
+    "rollout": _BUDGET,
 }
 SAVED_PLANS = (Rule(("get",), "", "namespaces", "know the cluster of a saved plan again", ("kube-system",)),)
 ROLLOUT = (Rule(("list",), "", "nodes", "tell nodes that are not ready from pods that do not start"),)
@@ -86,11 +99,11 @@ def _pods_of(components: Sequence[Component], parameters: Mapping[str, Parameter
 
 
 def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *to_read(components, parameters)]
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *_PLANS_ROLLOUT, *to_read(components, parameters)]
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_validate(components, parameters),
+    return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_BUDGET, *_validate(components, parameters),
             *ROLLOUT, *_pods_of(components, parameters), *to_bring(components, parameters)]
 
 
