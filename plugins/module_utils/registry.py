@@ -85,8 +85,8 @@ def _boards(options: Mapping[str, Any]) -> Sequence[str]:
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
-    'converged', 'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have
-    parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    'converged', 'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities
+    that have parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.

@@ -13,6 +13,7 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
 
 import converged_cluster  # noqa: E402
 import converged_host  # noqa: E402
+import inventory  # noqa: E402
 from converged_host import BEFORE, NOW, PING, promises, report, summary  # noqa: E402
 
 
@@ -44,3 +45,28 @@ def test_the_whole_of_site_is_held_to_so_many_pings(seconds: float, kept: bool) 
     found = converged_cluster.summary({"site": runs(1, seconds, seconds, 99), "ping": runs(1, 2, 2, 2)})
     assert list(converged_cluster.promises(found).values()) == [kept]
     assert ("NOT KEPT" in converged_cluster.report(found)) != kept
+
+
+def read(*seconds: float) -> List[Dict[str, Any]]:
+    return [dict.fromkeys(inventory.MEASURED, each) for each in seconds]
+
+
+@pytest.mark.parametrize("seconds, peak, kept", [
+    (13.0, 200.0, [True, True, True, True]), (13.1, 200.0, [True, False, True, True]),
+    (13.0, 200.1, [True, True, True, False])])
+def test_an_inventory_is_held_to_a_bare_list_and_to_what_it_keeps(
+        seconds: float, peak: float, kept: List[bool]) -> None:
+    found = inventory.summary({inventory.LIST: read(10, 10, 10), inventory.PLAIN: read(9, 9, 99),
+                               inventory.WHOLE: read(seconds, seconds, seconds), inventory.WARM: read(1, 1, 1)})
+    memory = {way: {"peak": most, "held": 1.0, "kept": 100.0}
+              for way, most in ((inventory.PLAIN, 1.0), (inventory.WHOLE, peak))}
+    assert list(inventory.promises(found, memory).values()) == kept
+    assert any("NOT KEPT" in line for line in inventory.report(found, memory)) == (not all(kept))
+
+
+def test_nodes_of_the_inventory_have_gpus_and_names_of_their_own() -> None:
+    made = [inventory.gpu_node(number) for number in (0, 1, 14999)]
+    assert len({node["metadata"]["name"] for node in made}) == 3
+    assert all("nvidia.com/gpu" in node["status"]["allocatable"] for node in made)
+    # As measured where 15,000 of them were listed
+    assert 9000 < len(str(made[1])) < 15000

@@ -22,7 +22,7 @@ CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "registry.py": {"plan"}, "shipped.py": {"host"},
          "action": {"cluster", "validation"}, "inventory": {"inventory"}, "roles": {"cluster", "activation"},
          "playbooks": {"playbook"},
-         "plugin_utils": {"approval", "cluster", "host", "packages", "validation", "variables"}}
+         "plugin_utils": {"approval", "cluster", "host", "inventory", "packages", "validation", "variables"}}
 OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "playbook", "validation"}
 
 

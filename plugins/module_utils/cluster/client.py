@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
+import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
+from ..core.collecting import without_collection
 from ..core.errors import GpuOpsError
-from .repeating import ALWAYS, MERGED, UNDONE, Attempts, Repetition, retry_after
+from .long_lists import without
+from .repeating import ALWAYS, MERGED, PASSING, UNDONE, Attempts, Repetition, retry_after
 
 try:
     import kubernetes
@@ -36,7 +40,11 @@ SERVER_SIDE_APPLY = "application/apply-patch+yaml"
 FIELD_MANAGER = "gpuops"
 # Of each object of a list only its metadata; a server that cannot answers with whole objects.
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
-GONE = 410
+OK, GONE = 200, 410
+# The code of an API server that was asked until the time for that was over
+NO_ANSWER = "cluster.no_answer"
+# Where a page goes on, which API servers write before its objects (metav1.ListMeta in k8s.io/apimachinery)
+_GOES_ON = re.compile(rb'\s*\{[^{}\[\]]*"metadata":\s*\{[^{}]*"continue":\s*"([^"\\]+)"')
 # Of what a user of a kubeconfig has: token, password, client-key-data, id-token, client-secret, AWS_SECRET_ACCESS_KEY
 # Of a 403 whose cause is no missing right of the user's: PodSecurity, quotas, limits, policies and webhooks
 # (k8s.io/apiserver, pkg/admission/errors.go and pkg/admission/plugin/webhook/errors)
@@ -171,6 +179,38 @@ def describe(access: Connection) -> str:
     return "%s, context %s" % (source, access.context) if access.context else source
 
 
+def server_named(access: Connection) -> str:
+    """The address of the API server that the settings lead to, found without asking anybody; '' where none can be."""
+    if access.host:
+        return access.host
+    if _in_pod() and not (access.kubeconfig or access.context):
+        return "%s:%s" % (os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", ""))
+    try:
+        parts = [access.kubeconfig] if isinstance(access.kubeconfig, dict) else _kubeconfigs(access.kubeconfig)
+        context = access.context or next(filter(None, (part.get("current-context") for part in parts)))
+        cluster = _entry(parts, "context", context)["cluster"]
+        return str(_entry(parts, "cluster", cluster)["server"])
+    # Whoever reads the nodes by these settings says what is wrong with them
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration, yaml.YAMLError):
+        return ""
+
+
+def _kubeconfigs(paths: Optional[str]) -> List[Dict[str, Any]]:
+    """The kubeconfigs that are there, of which the first that says a thing counts."""
+    named = (paths or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+    there = [path for path in map(os.path.expanduser, named) if os.path.exists(path)]
+    found = []
+    for path in there:
+        with open(path, encoding="utf-8") as handle:
+            found.append(yaml.safe_load(handle) or {})
+    return found
+
+
+def _entry(parts: List[Dict[str, Any]], kind: str, name: Any) -> Dict[str, Any]:
+    """What kubeconfigs say of a cluster or a context."""
+    return next(each[kind] for part in parts for each in part.get(kind + "s") or () if each["name"] == name)
+
+
 def _missing_files(kubeconfig: str) -> List[str]:
     paths = [os.path.expanduser(part) for part in kubeconfig.split(os.pathsep) if part]
     return [] if any(os.path.exists(path) for path in paths) else paths
@@ -294,32 +334,53 @@ class Client:
             raise
 
     def items(self, path: str, keep: Optional[Callable[[Dict[str, Any]], Any]] = None,
-              metadata_only: bool = False, **selectors: Optional[str]) -> List[Any]:
+              metadata_only: bool = False, leave_out: Sequence[str] = (), forget: Callable[[], None] = lambda: None,
+              **selectors: Optional[str]) -> List[Any]:
         """Every object of a list, page by page.
 
         keep: what is kept of an object, None for nothing: of a large list no more than that and a page is in memory.
+        leave_out: names of lists of objects inside that nobody needs; they may be empty then.
+        forget: called where the list begins again, and what keep has seen counts no more.
         A list that the server forgets half-way (410: it took too long) begins again, and then in one piece.
         """
         query: Dict[str, Any] = {name: value for name, value in selectors.items() if value}
         accept = METADATA_ONLY if metadata_only else "application/json"
         try:
-            return self._pages(path, dict(query, limit=PAGE_SIZE), keep, accept)
+            with without_collection():
+                return self._pages(path, dict(query, limit=PAGE_SIZE), keep, accept, leave_out)
         except ApiError as error:
             if error.status != GONE:
                 raise
-        return self._pages(path, query, keep, accept)
+        forget()
+        with without_collection():
+            return self._pages(path, query, keep, accept, leave_out)
 
     def _pages(self, path: str, query: Dict[str, Any], keep: Optional[Callable[[Dict[str, Any]], Any]],
-               accept: str) -> List[Any]:
+               accept: str, leave_out: Sequence[str]) -> List[Any]:
+        """While one page is read, the server makes the next one: each of them takes about as long as the other."""
+
+        def ask(following: str) -> _Beside:
+            asked = dict(query, **({"continue": following} if following else {}))
+            return _Beside(lambda: self._answer("GET", path, asked, accept=accept))
+
         found: List[Any] = []
+        answer = ask("")
         while True:
-            page = self.get(path, query, accept)
+            status, data, pause = answer.outcome()
+            told = _GOES_ON.match(data) if status == OK else None
+            guessed = told.group(1).decode() if told else ""
+            if guessed:
+                answer = ask(guessed)
+            page = self._decode("GET", path, status, without(data, leave_out), pause)
             items = page.get("items") or []
             found.extend(items if keep is None else (kept for kept in map(keep, items) if kept is not None))
-            following = (page.get("metadata") or {}).get("continue")
+            following = (page.get("metadata") or {}).get("continue") or ""
+            # Of the text and of the parsed page nothing is left while the next one is parsed
+            del data, page, items
             if not following:
                 return found
-            query["continue"] = following
+            if following != guessed:
+                answer = ask(following)
 
     def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """A JSON merge patch; a null removes a key.
@@ -387,7 +448,11 @@ class Client:
         user = [("Impersonate-User", self._access.impersonate_user)] if self._access.impersonate_user else []
         return user + [("Impersonate-Group", group) for group in self._access.impersonate_groups]
 
-    def _request(
+    def _request(self, method: str, path: str, *arguments: Any, **options: Any) -> Dict[str, Any]:
+        """The object that answers; see _answer."""
+        return self._decode(method, path, *self._answer(method, path, *arguments, **options))
+
+    def _answer(
         self,
         method: str,
         path: str,
@@ -396,8 +461,8 @@ class Client:
         content_type: str = "application/json",
         accept: str = "application/json",
         repetition: Optional[Repetition] = None,
-    ) -> Dict[str, Any]:
-        """repetition: of a method that says nothing, GET is repeated and nothing else."""
+    ) -> Tuple[int, bytes, Optional[float]]:
+        """Status, text, and the seconds after which one may ask again. repetition: of a method that says nothing, GET is repeated and nothing else."""
         attempts = Attempts(repetition or (ALWAYS if method == "GET" else Repetition()), self._clock, self._sleep)
         url = self.url + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body)
@@ -424,7 +489,7 @@ class Client:
                 raise self._unsendable() from None
             self._answered = True
             if not attempts.again_after(answer.status, answer.headers):
-                return self._decode(method, path, answer.status, answer.data, retry_after(answer.headers))
+                return answer.status, answer.data, retry_after(answer.headers)
 
     def _decode(self, method: str, path: str, status: int, data: bytes, pause: Optional[float]) -> Dict[str, Any]:
         try:
@@ -484,6 +549,37 @@ class Client:
         return ApiError("cluster.request_refused", status, message, found,
                         "this request to be allowed and its object to be there",
                         "read the server's message; %s names the cluster" % source)
+
+
+class _Beside:
+    """A call that runs beside its caller, who is not held up where he gives up before its end."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._ended: "queue.SimpleQueue[Tuple[Any, Optional[BaseException]]]" = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(call,), daemon=True).start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._ended.put((call(), None))
+        except BaseException as error:
+            self._ended.put((None, error))
+
+    def outcome(self) -> Any:
+        """What it returned, or the error that it ended in; for one caller, once."""
+        returned, error = self._ended.get()
+        if error is not None:
+            raise error
+        return returned
+
+
+def is_outage(error: GpuOpsError) -> bool:
+    """Whether an error is of a server that is not to be had just now, and says nothing of who asks or what for.
+
+    A certificate that does not fit is none: it may be another server that answers.
+    """
+    if isinstance(error, ApiError):
+        return error.status in PASSING
+    return error.code == NO_ANSWER and not isinstance(error.__cause__, urllib3.exceptions.SSLError)
 
 
 def _no_connection(error: BaseException) -> bool:
