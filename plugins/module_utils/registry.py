@@ -14,6 +14,7 @@ from .core import kept
 from .core.approval import differences
 from .core.arguments import complaints
 from .core.capability import Capability, plan_of
+from .core.durations import expected_of
 from .core.errors import GpuOpsError
 from .core.facts import HostFacts
 from .core.host import Host
@@ -85,8 +86,9 @@ def _boards(options: Mapping[str, Any]) -> Sequence[str]:
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
-    'converged', 'waiting', 'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities
-    that have parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    'converged', 'waiting', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus', 'devices'}: the plans
+    of all capabilities that have parameters, chained on the facts each one leaves, once no other run works on the host
+    ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -129,6 +131,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "converged": is_done,
         "waiting": list(total.waiting),
         "unfinished": unfinished,
+        "expected_seconds": None if is_done else _expected(host, planned),
         "waited_for": waited,
         "observation": observation,
         "gpus": len(observation["pci"]["gpus"]),
@@ -176,6 +179,15 @@ def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
         "returns_to": next((dict(way) for plan, _put_off in planned for step, way in plan.returns_to.items()
                             if step not in ids), {}),
     }
+
+
+def _expected(host: Host, planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Optional[int]:
+    """How long what is done of it takes, as far as this host has done the like."""
+    done: List[Part] = []
+    for plan, put_off in planned:
+        done += [part for part in plan.steps if part not in put_off]
+        done += [part for part in plan.requirements if part not in put_off]
+    return expected_of(done, Journal(host).durations())
 
 
 def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -> Dict[str, Any]:
