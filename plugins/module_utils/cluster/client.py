@@ -462,7 +462,10 @@ class Client:
         accept: str = "application/json",
         repetition: Optional[Repetition] = None,
     ) -> Tuple[int, bytes, Optional[float]]:
-        """Status, text, and the seconds after which one may ask again. repetition: of a method that says nothing, GET is repeated and nothing else."""
+        """Status, text, and the seconds after which one may ask again.
+
+        repetition: of a method that says nothing, GET is repeated and nothing else.
+        """
         attempts = Attempts(repetition or (ALWAYS if method == "GET" else Repetition()), self._clock, self._sleep)
         url = self.url + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body)
