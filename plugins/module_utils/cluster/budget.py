@@ -37,7 +37,7 @@ from .components.common import SHARED_ARGUMENTS, selector, shared_objects
 from .labels import TAINTED, cordoned_by
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
-from .pods import gpu_pod
+from .pods import pod_of
 
 RECORD, CAPS = "record", "caps"
 NODES = "/api/v1/nodes"
@@ -302,10 +302,10 @@ def _was_written(tried: Answer, record: Record, pool: str) -> bool:
 
 def _job(pod: Mapping[str, Any], job_labels: Sequence[str]) -> Optional[Tuple[str, str, str]]:
     """(node, job, the job's name where it restarts as a whole); None for what is no work with GPUs."""
-    holder = gpu_pod(pod)
-    if holder is None or not holder.node or holder.daemonset or holder.mirror:
+    holder = pod_of(pod)
+    if not holder.resources or holder.is_finished or not holder.node or holder.daemonset or holder.mirror:
         return None
-    known = (pod.get("metadata") or {}).get("labels") or {}
+    known = holder.labels
     name = next((known[label] for label in (*job_labels, *JOB_LABELS) if known.get(label)), holder.owner or holder.name)
     group = next((known[label] for label in job_labels if known.get(label)), "")
     return (holder.node, "%s/%s" % (holder.namespace, name), "%s/%s" % (holder.namespace, group) if group else "")

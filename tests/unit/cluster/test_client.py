@@ -65,9 +65,9 @@ def test_where_a_page_goes_on_is_found_wherever_it_stands(api: Api, monkeypatch:
     client = connect(api)
     pages = {"": (1, "b"), "b": (2, "c"), "c": (3, "")}
 
-    def answer(_method: str, _path: str, query: Dict[str, Any], accept: str) -> Tuple[int, bytes]:
+    def answer(_method: str, _path: str, query: Dict[str, Any], accept: str) -> Tuple[int, bytes, None]:
         number, following = pages[query.get("continue", "")]
-        return 200, (page % {"n": number, "c": following}).encode()
+        return 200, (page % {"n": number, "c": following}).encode(), None
 
     monkeypatch.setattr(client, "_answer", answer)
     assert [each["n"] for each in client.items("/x")] == [1, 2, 3]
