@@ -11,7 +11,8 @@ from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
 from ..module_utils.cluster.custody.holding import Holding
 from ..module_utils.cluster.custody.leases import name_of
-from ..module_utils.cluster.eviction import evict_gpu_pods
+from ..module_utils.cluster.drain import policy as drains
+from ..module_utils.cluster.drain.carrying_out import drain_node
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
@@ -27,8 +28,6 @@ NODE_NAME = "node_maintenance_node_name"
 TAKEN, RENEWED, RETURNED = "taken", "renewed", "returned"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
 OF_HOST = ("labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
-# What the drain is told, beside the node
-OF_DRAIN = ("pods", "force", "delete_emptydir_data", "grace_period", "timeout")
 
 
 class ActionModule(ClusterAction):
@@ -53,11 +52,7 @@ class ActionModule(ClusterAction):
         "take_over": {"type": "bool", "default": False},
         "startup_taint": {"type": "str", "default": ""},
         "drain": {"type": "bool", "default": True},
-        "pods": {"type": "list", "elements": "str"},
-        "force": {"type": "bool", "default": False},
-        "delete_emptydir_data": {"type": "bool", "default": False},
-        "grace_period": {"type": "int"},
-        "timeout": {"type": "int", "default": 300},
+        **drains.ARGUMENTS,
     }
 
     # Of the task's host
@@ -115,7 +110,8 @@ class ActionModule(ClusterAction):
             startup_taint=options["startup_taint"],
             tainted=True if options["failures"] and options["startup_taint"] else None)
         if options["state"] == TAKEN:
-            drain = functools.partial(_evicted, cluster, options) if options["drain"] else None
+            drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen) if options[
+                "drain"] else None
             return custody.take(name, Taking(options["reason"], without, drain, options["timeout"], options["uid"]),
                                 check_mode)
         back = NodePolicy(
@@ -136,6 +132,3 @@ class ActionModule(ClusterAction):
                 self._leases[key] = frozenset(holding.all_names())
         return name_of(options["name"]) in self._leases[key]
 
-
-def _evicted(cluster: Client, options: Mapping[str, Any], dry_run: bool) -> Dict[str, Any]:
-    return evict_gpu_pods(cluster, options["name"], dry_run=dry_run, **{name: options[name] for name in OF_DRAIN})

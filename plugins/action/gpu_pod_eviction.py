@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Dict, Mapping
 
-from ansible.utils.display import Display
-
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.drain.carrying_out import drain_node
 from ..module_utils.cluster.drain.policy import ARGUMENTS, policy_of
 from ..plugin_utils.cluster_action import ClusterAction
+from ..plugin_utils.following import on_screen
 
 
 class ActionModule(ClusterAction):
@@ -18,4 +17,4 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {"node": {"type": "str", "required": True}, **ARGUMENTS}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        return drain_node(cluster, options["node"], policy_of(options), check_mode, Display().display)
+        return drain_node(cluster, options["node"], policy_of(options), check_mode, on_screen)

@@ -20,6 +20,7 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
   - gpuops.nvidia.kubernetes_auth.changes
+  - gpuops.nvidia.drain
 options:
   name:
     description: Name of the node. This or O(hosts) is needed.
@@ -120,28 +121,11 @@ options:
     type: str
     default: ""
   drain:
-    description: Whether V(taken) has GPU pods leave. The options from O(pods) to O(timeout) are about that.
+    description:
+      - Whether V(taken) has pods leave. How, the options say that M(gpuops.nvidia.gpu_pod_eviction) has too. O(timeout)
+        is as well what the components get to leave the node.
     type: bool
     default: true
-  pods:
-    description: The pods that are to leave, as C(namespace/name) or by UID. Left out, all that hold GPUs.
-    type: list
-    elements: str
-  force:
-    description: Whether to evict pods that no controller starts again.
-    type: bool
-    default: false
-  delete_emptydir_data:
-    description: Whether to evict pods that keep data in an emptyDir.
-    type: bool
-    default: false
-  grace_period:
-    description: Seconds that the pods get to end. Their own setting by default.
-    type: int
-  timeout:
-    description: Seconds for the pods to leave, disruption budgets included, and as many for the components.
-    type: int
-    default: 300
 seealso:
   - module: gpuops.nvidia.gpu_node
   - module: gpuops.nvidia.gpu_pod_eviction
@@ -250,22 +234,32 @@ notes:
   type: list
   elements: str
 evicted:
-  description: The pods that were evicted, as M(gpuops.nvidia.gpu_pods) describes them.
+  description: The pods that were evicted, or would be, as M(gpuops.nvidia.gpu_pods) describes them.
   returned: success of V(taken), with O(drain)
   type: list
   elements: dict
 stayed:
-  description: The GPU pods that are never evicted, with the reason.
+  description: The pods that are never evicted, each with its C(reason).
   returned: success of V(taken), with O(drain)
   type: list
   elements: dict
-uncounted:
-  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:uncounted).
+waiting:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:waiting).
   returned: success of V(taken), with O(drain)
   type: list
-  elements: str
+  elements: dict
 blocked:
-  description: In check mode, the pods whose eviction a disruption budget would block now.
+  description: In check mode, the pods that could not go now. They are waited for; what would never go is refused.
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+budgets:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:budgets).
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+left:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:left).
   returned: success of V(taken), with O(drain)
   type: list
   elements: dict
