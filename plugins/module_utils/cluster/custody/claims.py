@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ..labels import CORDON_REASON, CORDONED_BY
+from ..labels import CORDON_REASON, CORDONED_BY, NodePolicy
 from .run import MANAGER, Run
 
 HOLD = "gpuops.nvidia.com/hold"
@@ -80,6 +80,12 @@ def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
     managers = [str(entry.get("manager") or "") for entry in _entries(node) if _cordons(entry.get("fieldsV1") or {})]
     others = tuple(dict.fromkeys(each for each in managers if not each.startswith(MANAGER)))
     return others if managers else (UNKNOWN,)
+
+
+def was_cordoned_without_claim(node: Mapping[str, Any]) -> bool:
+    """Whether a release that did not know of claims has cordoned it: all its runs had one name, in the annotation alone."""
+    return bool((node.get("spec") or {}).get("unschedulable")) and _annotations(node).get(
+        CORDONED_BY) == NodePolicy.owner
 
 
 def is_held(node: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
@@ -126,7 +126,7 @@ class Custody:
         if dry_run:
             return self._foretell_return(node, act, taken)
         if not taken and not act.failures:
-            done = change_node(self._cluster, name, act.labels, False, act.uid, node)
+            done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
             return self._result("returned", node, before, done["notes"], done["diff"]["after"])
         self._holding.acquire(node, self._lease_seconds)
         try:
@@ -208,7 +208,7 @@ class Custody:
         notes = []
         if says.was_uncordoned(node, self._run):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
-        notes += change_node(self._cluster, name, act.labels, False, act.uid)["notes"]
+        notes += change_node(self._cluster, name, _back(node, act), False, act.uid)["notes"]
         node = self._bring(name, act.uid, says.next_withdrawal)
         self._unprotect(node)
         return "returned", [*notes, *_of_others(node)]
@@ -315,7 +315,7 @@ class Custody:
         step = says.claim(node, self._run, "; ".join(act.failures)) if act.failures else says.next_withdrawal(node)
         if step is not None:
             self._sent(path_of(name), step, True)
-        done = change_node(self._cluster, name, act.without if act.failures else act.labels, True, act.uid)
+        done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
         return {**told, "changed": told["changed"] or step is not None}
@@ -364,6 +364,10 @@ class _WayBack:
             except Exception as error:
                 remains.append("not done: %s (%s)" % (words, error))
         return done, remains
+
+
+def _back(node: Object, act: Returning) -> NodePolicy:
+    return replace(act.labels, cordoned=False) if says.was_cordoned_without_claim(node) else act.labels
 
 
 def _of_others(node: Object) -> List[str]:

@@ -143,6 +143,19 @@ class TestWhoseCordonOnTheDouble:
         there["metadata"]["managedFields"] = []
         assert bed.take("a")["cordoned_by_others"]
 
+    def test_one_of_a_release_before_goes(self, bed: Bed, store: Store) -> None:
+        """It said in an annotation alone that a run of ours had cordoned the node."""
+        there = store.get("Node", "", NODE)
+        assert there
+        there["spec"]["unschedulable"] = True
+        there["metadata"].setdefault("annotations", {})["gpuops.nvidia.com/cordoned-by"] = "gpuops"
+        store.put(there, "OpenAPI-Generator")
+        assert bed.custody("a").give_back(NODE, returning(), dry_run=True)["changed"]
+        bed.give_back("a")
+        there = store.get("Node", "", NODE)
+        assert there and "unschedulable" not in there["spec"]
+        assert "gpuops.nvidia.com/cordoned-by" not in there["metadata"]["annotations"]
+
     def test_what_nobody_says_on_the_node_does_not_go_with_our_claim(self, bed: Bed, store: Store) -> None:
         """As the taint of a new Node, and what admission has annotated."""
         there = store.get("Node", "", NODE)
