@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence
@@ -12,11 +13,12 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import Budget, NodeReading
 from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.custody import leases, marks
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
-from ..module_utils.rollout.budget import Answer, Asking, IsAlive, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
 from ..module_utils.rollout.hosts import Known, host_of
 from ..module_utils.rollout.model import Rollout
 from ..module_utils.rollout.planner import decide, plan
@@ -28,6 +30,7 @@ from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clust
 from ..plugin_utils.many_hosts import failed
 from ..plugin_utils.reader_words import people_read
 from ..plugin_utils.role_variables import worked_out
+from ..plugin_utils.run_identity import this_run
 
 PLANNED, START, ENDED, CLOSED = STATES = ("planned", "start", "ended", "closed")
 PREFIX = "gpu_rollout_"
@@ -81,7 +84,7 @@ class ActionModule(ClusterAction):
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
-    _host = ""
+    _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._host = str(task_vars["inventory_hostname"])
@@ -89,8 +92,11 @@ class ActionModule(ClusterAction):
         options = checked(given, self.ARGUMENTS, self._name())
         self._variables = {name: PREFIX + name for name in OF_CLUSTER if name not in given}
         _refuse_missing(options)
+        self._run = options["run"] or this_run("", task_vars).identity
         if options["state"] == PLANNED:
             return self._plan_all(PlayVariables(task_vars, self._templar, self._task), given, options)
+        if options["state"] == CLOSED and options["planned"] is not None:
+            return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
         planned = _planned_of(options["planned"] or {}, self._host)
         if planned is not None and planned["name"] == NO_CLUSTER:
             return _without_cluster(options["state"], planned, self._host)
@@ -144,6 +150,16 @@ class ActionModule(ClusterAction):
             return self.ask({**said, **given, **cluster.options})
         return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {})
 
+    def _close_all(self, variables: PlayVariables, planned: Mapping[str, Any]) -> Dict[str, Any]:
+        """Of every cluster that was planned; one that does not answer keeps no other open."""
+        told = []
+        for cluster in clusters_of(variables, named_only=True):
+            of_one = next((found for found in (_planned_of(planned, host) for host in cluster.hosts) if found), None)
+            if of_one is not None:
+                told.append({"name": str(cluster), "failed": False, "changed": False,
+                             **self.ask({**of_one["options"], "state": CLOSED, **cluster.options})})
+        return {"changed": any(each["changed"] for each in told), "clusters": told}
+
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
         groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
@@ -176,12 +192,9 @@ class ActionModule(ClusterAction):
         return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        dead = frozenset(options["dead_runs"])
-
-        def is_alive(run: str) -> bool:
-            return run not in dead
-
-        reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"])
+        is_alive = _Living(cluster, options["namespace"], options["dead_runs"])
+        reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
+                              lambda node: [str(each) for each in marks.on_node(node)])
         pool = checked_pool(options["pool"])
         budget = Budget(cluster, options["namespace"], pool, reading, is_alive)
         if options["state"] == PLANNED:
@@ -191,9 +204,9 @@ class ActionModule(ClusterAction):
         if options["state"] == ENDED:
             return self._ended(budget, options, check_mode)
         record = budget.read()
-        closed = records.closed(record, pool, options["run"])
+        closed = records.closed(record, pool, self._run)
         if not check_mode:
-            closed = budget.change(lambda record: records.closed(record, pool, options["run"]))
+            closed = budget.change(lambda record: records.closed(record, pool, self._run))
         return {"changed": closed != record, **_holders(closed.pool(pool))}
 
     # What is to be done
@@ -219,7 +232,7 @@ class ActionModule(ClusterAction):
         ours = {host.node for host in hosts}
         others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
                   if state.name not in ours]
-        asking = Asking("", options["run"] or "", socket.gethostname(), options["aim"], now,
+        asking = Asking("", self._run, socket.gethostname(), options["aim"], now,
                         frozenset(options["unreachable"]), options["signs"])
         _current, present = records.standing(
             record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
@@ -243,12 +256,13 @@ class ActionModule(ClusterAction):
     # A host begins
 
     def _start(
-        self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: IsAlive
+        self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: _Living
     ) -> Dict[str, Any]:
         rollout = self._rollout(options)
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
-            return Asking(self._host, options["run"], socket.gethostname(), options["aim"], now,
+            is_alive.look()
+            return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           frozenset(options["unreachable"]), options["signs"], patience_is_over)
 
         began = datetime.now(timezone.utc)
@@ -296,7 +310,7 @@ class ActionModule(ClusterAction):
         node = options["name"] or (host.node if host is not None else "") or self._host
 
         def what(record: Record) -> Record:
-            return records.ended(record, options["pool"], node, options["run"] or "", options["outcome"],
+            return records.ended(record, options["pool"], node, self._run, options["outcome"],
                                  options["reason"], datetime.now(timezone.utc).replace(microsecond=0), host)
 
         record = budget.read()
@@ -304,10 +318,28 @@ class ActionModule(ClusterAction):
         return {"changed": changed.pool(options["pool"]).slots != record.pool(options["pool"]).slots, "node": node}
 
 
+class _Living:
+    """Which runs are at work yet, as their Leases of nodes tell one who looks again and again: see custody/leases.py.
+
+    dead: runs that somebody knows to be no more.
+    """
+
+    def __init__(self, cluster: Client, namespace: str, dead: Sequence[str]) -> None:
+        self._cluster, self._namespace, self._dead = cluster, namespace, set(dead)
+        self._watches: Dict[str, leases.Watch] = {}
+
+    def look(self) -> None:
+        for lease in self._cluster.items(leases.path_of(self._namespace), labelSelector=leases.SELECTOR):
+            record, watch = leases.record_of(lease), self._watches.setdefault(lease["metadata"]["name"], leases.Watch())
+            if watch.has_run_out(record, time.monotonic()):
+                self._dead.add(record.holder)
+
+    def __call__(self, run: str) -> bool:
+        return run not in self._dead
+
+
 def _refuse_missing(options: Mapping[str, Any]) -> None:
-    needed = {START: ("run", "planned"), ENDED: ("outcome",), CLOSED: ("run",)}.get(options["state"], ())
-    if options["state"] == ENDED and options["outcome"] not in (None, records.FREED):
-        needed += ("run",)
+    needed = {START: ("planned",), ENDED: ("outcome",)}.get(options["state"], ())
     if options["state"] == ENDED and options["outcome"] == records.FAILED:
         needed += ("reason",)
     missing = [name for name in needed if not options[name]]

@@ -25,15 +25,15 @@ options:
       - V(start) asks for one host whether it may begin, and waits until it may. Its place is reserved then, with those
         of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it.
       - V(ended) tells what became of a host, by O(outcome).
-      - V(closed) ends a run's part in its rollout. What it has begun and not ended stays held, and the next run takes
-        it over. It may be said of a run that died.
+      - V(closed) ends a run's part in its rollout, with O(planned) in every cluster that was planned. What it has begun
+        and not ended stays held, and the next run takes it over. It may be said of a run that died.
     type: str
     choices: [planned, start, ended, closed]
     required: true
   run:
     description:
-      - Name of the run, the same for all its tasks and no other run's. Needed but for V(planned), and for the outcome
-        V(freed).
+      - Name of the run, the same for all its tasks and no other run's. Left out, the run names itself as
+        M(gpuops.nvidia.gpu_node_custody) does.
     type: str
   hosts:
     description:

@@ -66,6 +66,7 @@ _PLANS_ROLLOUT = (
 )
 _BUDGET = (
     Rule(("list",), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), LEASES, "leases", "see which runs are at work yet", (), _NAMESPACE),
     Rule(("get", "create", "patch"), "", "configmaps", "share one budget with all controllers", (RECORD,), _NAMESPACE),
 )
 # What somebody may ask about before he begins. {word: rules}
@@ -113,7 +114,7 @@ def _validate(_components: Sequence[Component], _parameters: Mapping[str, Parame
 
 def _uninstall(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
     gone = {name: {**options, "state": "absent"} for name, options in parameters.items()}
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *to_read(components, gone), *_NODES, *_PODS,
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *to_read(components, gone), *_NODES, *_CUSTODY, *_PODS,
             *to_remove(components, parameters)]
 
 

@@ -20,6 +20,8 @@ from object_store import Store
 TOKEN = "a-token"
 # Of kinds that every API server has, be there an object of them or not
 LISTS = ("/api/v1/namespaces", "/apis/apps/v1/daemonsets", "/apis/policy/v1/poddisruptionbudgets")
+# By which runs know of each other
+OF_BOOKS = re.compile("/apis/coordination.k8s.io/v1/|/api/v1/namespaces/[^/]+$")
 
 
 @dataclass
@@ -86,6 +88,7 @@ class State:
     """The cluster behind the server. With a store, that is what there is of objects.
 
     lists:     {path: items} of kinds that have no place of their own.
+    books:     Leases and the namespaces that they are in, where there is no store.
     evictions: {pod: answers to its evictions, in their order}; after the last, or an answer of 201, it goes.
     """
 
@@ -100,6 +103,7 @@ class State:
     refuse: Optional[Answer] = None
     terminating: Set[str] = field(default_factory=set)
     store: Optional[Store] = None
+    books: Store = field(default_factory=Store)
     fault: Optional[Fault] = None
     connections: Set[Tuple[str, int]] = field(default_factory=set)
 
@@ -208,9 +212,10 @@ def _handler(state: State) -> type:
                 getattr(self, "do_" + request.method.lower())(request)
 
         def is_stored(self, request: Request) -> bool:
-            if state.store is None:
+            store = state.books if state.store is None and OF_BOOKS.match(request.path) else state.store
+            if store is None:
                 return False
-            answer = state.store.answer(request.method, request.path, request.query, request.body, request.is_apply)
+            answer = store.answer(request.method, request.path, request.query, request.body, request.is_apply)
             if answer is not None:
                 self.answer(*answer)
             return answer is not None
@@ -265,11 +270,14 @@ def _handler(state: State) -> type:
             if wanted not in (None, found["metadata"].get("resourceVersion")):
                 self.fail(409, "the object has been modified")
                 return
-            merged = _merge(copy.deepcopy(found), request.body)
+            if request.is_apply:
+                merged = state.books.applied(found, request.body, request.query.get("fieldManager", ""))
+            else:
+                merged = _merge(copy.deepcopy(found), request.body)
             if request.query.get("dryRun") != "All":
                 found.clear()
                 found.update(merged)
-                found["metadata"]["resourceVersion"] = str(int(wanted or 0) + 1)
+                found["metadata"]["resourceVersion"] = str(int(found["metadata"].get("resourceVersion") or 0) + 1)
             self.answer(200, merged)
 
         def do_post(self, request: Request) -> None:

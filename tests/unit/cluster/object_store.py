@@ -252,7 +252,7 @@ class Store:
             where = IMMUTABLE[kind]
             if _at(before, where) != _at(body, where) and _at(body, where) is not None:
                 return status(422, "%s is invalid: %s: field is immutable" % (path, ".".join(where)))
-        made = self._applied(before, body, manager)
+        made = self.applied(before, body, manager)
         if before is not None and {**made, "metadata": {**made["metadata"], "resourceVersion": ""}} == \
                 {**before, "metadata": {**before["metadata"], "resourceVersion": ""}}:
             return 200, copy.deepcopy(before)
@@ -262,7 +262,7 @@ class Store:
             self.writes.append(("PATCH", path))
         return (200 if before else 201), copy.deepcopy(made)
 
-    def _applied(self, before: Optional[Object], body: Object, manager: str) -> Object:
+    def applied(self, before: Optional[Object], body: Object, manager: str) -> Object:
         made = copy.deepcopy(before) if before else {"metadata": {"uid": "uid-%d" % self._next()}}
         mine = _paths(_said(body)) - {("f:metadata",)}
         entries = made["metadata"].setdefault("managedFields", [])

@@ -83,7 +83,7 @@ def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
 
 
 def was_cordoned_without_claim(node: Mapping[str, Any]) -> bool:
-    """Whether a release that did not know of claims has cordoned it: all its runs had one name, in the annotation alone."""
+    """Whether a release that knew of no claims has cordoned it: all its runs had one name, in the annotation alone."""
     return bool((node.get("spec") or {}).get("unschedulable")) and _annotations(node).get(
         CORDONED_BY) == NodePolicy.owner
 

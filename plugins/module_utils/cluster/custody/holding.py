@@ -128,9 +128,8 @@ class Holding:
 
     def all_names(self) -> List[str]:
         """The names of all Leases of nodes; by one list."""
-        selector = ",".join("%s=%s" % each for each in sorted(leases.LABELS.items()))
         return [str(item["metadata"]["name"]) for item in self._cluster.items(
-            leases.path_of(self._namespace), metadata_only=True, labelSelector=selector)]
+            leases.path_of(self._namespace), metadata_only=True, labelSelector=leases.SELECTOR)]
 
     def _record(self, name: str) -> Optional[Record]:
         lease = self._cluster.find(leases.path_of(self._namespace, name))

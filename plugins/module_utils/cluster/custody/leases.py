@@ -17,6 +17,7 @@ from .run import Run
 GROUP = "coordination.k8s.io"
 _PREFIX = "custody-"
 LABELS = {MANAGED_BY: OURS, PART_OF: OURS, "app.kubernetes.io/component": "custody"}
+SELECTOR = ",".join("%s=%s" % each for each in sorted(LABELS.items()))
 # Of MicroTime: with fewer digits the API server refuses it
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
