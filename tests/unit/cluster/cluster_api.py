@@ -21,7 +21,7 @@ TOKEN = "a-token"
 # Of kinds that every API server has, be there an object of them or not
 LISTS = ("/api/v1/namespaces", "/apis/apps/v1/daemonsets", "/apis/policy/v1/poddisruptionbudgets")
 # By which runs know of each other
-OF_BOOKS = re.compile("/apis/coordination.k8s.io/v1/|/api/v1/namespaces/[^/]+$")
+OF_BOOKS = re.compile("/apis/coordination.k8s.io/v1/|/api/v1/namespaces/[^/]+(/configmaps/[^/]+)?$")
 
 
 @dataclass
@@ -88,7 +88,7 @@ class State:
     """The cluster behind the server. With a store, that is what there is of objects.
 
     lists:     {path: items} of kinds that have no place of their own.
-    books:     Leases and the namespaces that they are in, where there is no store.
+    books:     Leases, the record of rollouts and their namespaces, where there is no store.
     evictions: {pod: answers to its evictions, in their order}; after the last, or an answer of 201, it goes.
     """
 

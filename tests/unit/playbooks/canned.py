@@ -12,8 +12,9 @@ from cluster_api import Api
 from controller import Controller
 from stand_ins import collection
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, digest, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES
 
 # Answers with the variable 'canned': {module: result, or a list of them, the first for the first call}, of all hosts
@@ -45,6 +46,8 @@ def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: 
         "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
         "converged": is_done, "waiting": list(plan.waiting), "unfinished": [], "expected_seconds": None,
         "gpus": 1, "checks": [],
+        "change": Change("" if is_done else digest(plan.to_dict()), "" if is_done else "policy", "1 x 10de:2330",
+                         "debian-13 x86_64", "containerd").to_dict(),
         "devices": {"whole": 1, "divided": 0, "empty": 0, "mig": {}}, "validated": is_done, **more}
 
 
