@@ -15,6 +15,7 @@ from ..module_utils.cluster.drain import policy as drains
 from ..module_utils.cluster.drain.carrying_out import drain_node
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.quantities import whole
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
 from ..plugin_utils.following import on_screen
@@ -40,6 +41,8 @@ class ActionModule(ClusterAction):
         "uid": {"type": "str", "default": ""},
         "reason": {"type": "str", "default": ""},
         "failures": {"type": "list", "elements": "str", "default": []},
+        "offers": {"type": "dict", "default": {}},
+        "offer_timeout": {"type": "int", "default": 300},
         "run": {"type": "str", "default": ""},
         "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
         "lease_seconds": {"type": "int", "default": 600},
@@ -118,7 +121,9 @@ class ActionModule(ClusterAction):
             labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
             keep_labels=options["keep_labels"], take_over=options["take_over"],
             startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
-        return custody.give_back(name, Returning(back, without, options["failures"], options["uid"]),
+        return custody.give_back(name, Returning(
+                back, without, options["failures"], options["uid"], _counts(options["offers"]),
+                options["offer_timeout"]),
                                  self._lease_was_seen(cluster, run, options), check_mode)
 
     def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:
@@ -132,3 +137,13 @@ class ActionModule(ClusterAction):
                 self._leases[key] = frozenset(holding.all_names())
         return name_of(options["name"]) in self._leases[key]
 
+
+def _counts(given: Mapping[str, Any]) -> Dict[str, int]:
+    """Raises GpuOpsError for what counts nothing."""
+    counts = {name: whole(count) for name, count in given.items()}
+    wrong = sorted(name for name, count in counts.items() if count is None)
+    if wrong:
+        raise GpuOpsError(
+            "cluster.offers_malformed", found="`offers` has no number for %s" % ", ".join(wrong),
+            wanted="how many of each resource, as {nvidia.com/gpu: 8}", remedy="correct `offers`", option="offers")
+    return {name: count for name, count in counts.items() if count}

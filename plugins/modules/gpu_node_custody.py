@@ -64,6 +64,17 @@ options:
     type: list
     elements: str
     default: []
+  offers:
+    description:
+      - What the node is to offer before V(returned) opens it, as {nvidia.com/gpu: 8}; RV(offers) of V(taken) is what it
+        offered before. It is waited for after the labels are there, O(offer_timeout) seconds, and else the task fails
+        with the node as it is, cordoned.
+    type: dict
+    default: {}
+  offer_timeout:
+    description: Seconds in which the node is to offer O(offers).
+    type: int
+    default: 300
   run:
     description:
       - What this run is called. Two tasks are of one run if it is the same, and no other run may have it.
@@ -153,6 +164,7 @@ EXAMPLES = r"""
     state: returned
     uid: "{{ taken.node.uid }}"
     failures: "{{ failed_checks }}"
+    offers: "{{ taken.offers }}"
     labels:
       nvidia.com/gpu.deploy.device-plugin: "true"
 
@@ -263,6 +275,11 @@ left:
   returned: success of V(taken), with O(drain)
   type: list
   elements: dict
+offers:
+  description: The GPUs that the node offered when it was taken, by resource.
+  returned: success of V(taken)
+  type: dict
+  sample: {"nvidia.com/gpu": 8}
 put_back:
   description: What was undone when V(taken) failed on its way, in words, the last first.
   returned: failure of V(taken)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
+from ...core.quantities import is_gpu, nvidia_resources
 from ...core.waiting import wait_for
 from ..client import ApiError, Client
 from ..labels import NodePolicy, snapshot
@@ -53,6 +54,7 @@ class Returning:
     """How a node is given back.
 
     labels:   to have again, and the start-up taint to be without.
+    offers:   {resource: count} that it is to offer before it is open to pods. timeout: seconds in which it is to.
     without:  as of Taking, for a node that is not given back.
     failures: checks that have failed, in words; then it stays out of service, and they are its reason.
     uid:      as of Taking; of the Node that was checked.
@@ -62,6 +64,8 @@ class Returning:
     without: NodePolicy = field(default_factory=NodePolicy)
     failures: Sequence[str] = ()
     uid: str = ""
+    offers: Mapping[str, int] = field(default_factory=dict)
+    timeout: int = 300
 
 
 class Custody:
@@ -88,7 +92,7 @@ class Custody:
         self._refuse_uncordoned(node)
         if dry_run:
             return self._foretell_taking(node, act)
-        before, way_back = snapshot(node), _WayBack()
+        node_before, before, way_back = node, snapshot(node), _WayBack()
         try:
             node = self._await_end_of_marks(name, act.uid)
             drained = self._go(node, act, way_back)
@@ -98,7 +102,7 @@ class Custody:
                 error.details.setdefault("put_back", done)
                 error.details.setdefault("remains", remains)
             raise
-        return self._told("taken", name, act.uid, before, drained)
+        return {**self._told("taken", name, act.uid, before, drained), "offers": offers_of(node_before)}
 
     def renew(self, name: str, uid: str = "") -> Dict[str, Any]:
         """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
@@ -209,9 +213,32 @@ class Custody:
         if says.was_uncordoned(node, self._run):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
         notes += change_node(self._cluster, name, _back(node, act), False, act.uid)["notes"]
+        self._await_offers(name, act)
         node = self._bring(name, act.uid, says.next_withdrawal)
         self._unprotect(node)
         return "returned", [*notes, *_of_others(node)]
+
+    def _await_offers(self, name: str, act: Returning) -> None:
+        """Raises GpuOpsError where the node does not offer in time what it is to offer."""
+        if not act.offers:
+            return
+        self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
+
+        def missing() -> Dict[str, Tuple[int, int]]:
+            there = offers_of(read_node(self._cluster, name, act.uid))
+            return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
+                    if there.get(resource, 0) < count}
+
+        lacks, _there = wait_for(missing, lambda each: not each, act.timeout, PAUSE_SECONDS, self._clock, self._sleep)
+        if lacks:
+            raise GpuOpsError(
+                "cluster.gpus_not_offered",
+                found="node %s offers %s after %d s" % (name, ", ".join(
+                    "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
+                    act.timeout),
+                wanted="what it offered before it was taken, before pods may come to it",
+                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`)",
+                option="offer_timeout")
 
     def _keep(self, name: str, act: Returning) -> Tuple[str, List[str]]:
         notes = change_node(self._cluster, name, act.without, False, act.uid)["notes"]
@@ -306,7 +333,8 @@ class Custody:
             self._sent(path_of(name), step, True)
         done = change_node(self._cluster, name, act.without, True, act.uid)
         told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
-        return {**drained, **told, "changed": told["changed"] or step is not None or drained.get("changed", False)}
+        return {**drained, **told, "offers": offers_of(node),
+                "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
     def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
@@ -364,6 +392,12 @@ class _WayBack:
             except Exception as error:
                 remains.append("not done: %s (%s)" % (words, error))
         return done, remains
+
+
+def offers_of(node: Object) -> Dict[str, int]:
+    """The GPUs that a node offers, by resource."""
+    there = nvidia_resources((node.get("status") or {}).get("allocatable"))
+    return {name: count for name, count in there.items() if count and is_gpu(name)}
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:

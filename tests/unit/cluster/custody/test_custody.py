@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Dict
 
 import pytest
@@ -170,6 +171,24 @@ class TestWhoseCordonOnTheDouble:
 
 
 class TestReturningOnTheDouble:
+    def test_it_is_opened_once_it_offers_what_it_did(self, bed: Bed, store: Store) -> None:
+        there = store.get("Node", "", NODE)
+        assert there
+        offered = there["status"].setdefault("allocatable", {})
+        offered.update({"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "0", "cpu": "64"})
+        taken = bed.take("a")
+        assert taken["offers"] == {"nvidia.com/gpu": 8}
+        back = replace(returning(), offers=taken["offers"], timeout=0)
+        for count in ("0", "7"):
+            there = store.get("Node", "", NODE)
+            assert there
+            there["status"]["allocatable"]["nvidia.com/gpu"] = count
+            error = refused("cluster.gpus_not_offered", bed.custody("a").give_back, NODE, back)
+            assert "%s of 8 nvidia.com/gpu" % count in error.found and not bed.is_open()
+        there["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+        bed.custody("a").give_back(NODE, back)
+        assert bed.is_open() and bed.end()["lease"] is False
+
     def test_a_node_that_was_not_taken_gets_its_labels_for_one_look(self, bed: Bed, store: Store, api: Api) -> None:
         store.writes.clear()
         api.state.requests.clear()
