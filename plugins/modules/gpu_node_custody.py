@@ -66,9 +66,10 @@ options:
     default: []
   offers:
     description:
-      - What the node is to offer before V(returned) opens it, as {nvidia.com/gpu: 8}; RV(offers) of V(taken) is what it
-        offered before. It is waited for after the labels are there, O(offer_timeout) seconds, and else the task fails
-        with the node as it is, cordoned.
+      - What the node is to offer before V(returned) opens it, as C({nvidia.com/gpu: 8}). RV(offers) of V(taken) is what
+        it offered before.
+      - It is waited for O(offer_timeout) seconds once the labels are there. The task fails then, and the node stays
+        cordoned.
     type: dict
     default: {}
   offer_timeout:
