@@ -66,8 +66,8 @@ options:
     default: []
   offers:
     description:
-      - What the node is to offer before V(returned) opens it, as C({nvidia.com/gpu: 8}). RV(offers) of V(taken) is what
-        it offered before.
+      - What the node is to offer before V(returned) opens it, such as 8 of C(nvidia.com/gpu). RV(offers) of V(taken) is
+        what it offered before.
       - It is waited for O(offer_timeout) seconds once the labels are there. The task fails then, and the node stays
         cordoned.
     type: dict
