@@ -103,6 +103,10 @@ def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters])
     return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *_PLANS_ROLLOUT, *to_read(components, parameters)]
 
 
+def _stage(_components: Sequence[Component], _parameters: Mapping[str, Parameters]) -> List[Rule]:
+    return [*OTHER_MANAGERS, *OTHER_OFFERS]
+
+
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
     return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_BUDGET, *_validate(components, parameters),
             *ROLLOUT, *_pods_of(components, parameters), *to_bring(components, parameters)]
@@ -123,7 +127,8 @@ def _inventory(_components: Sequence[Component], _parameters: Mapping[str, Param
 
 
 PLAYBOOKS: Mapping[str, Callable[[Sequence[Component], Mapping[str, Parameters]], List[Rule]]] = {
-    "inventory": _inventory, "plan": _plan, "validate": _validate, "site": _site, "uninstall": _uninstall}
+    "inventory": _inventory, "plan": _plan, "stage": _stage, "validate": _validate, "site": _site,
+    "uninstall": _uninstall}
 
 
 def rules_of(playbook: str, options: Mapping[str, Parameters], more: Collection[str] = ()) -> List[Rule]:
