@@ -247,8 +247,9 @@ class Life:
         """
         left = set(self.fleet.packages(OURS)).difference(self.fleet.packages(TWIN))
         # On the twin all that ever came has come by him: what was ours is his once a package of his needs it as we go
-        by_him = installed_by(self.fleet.say(TWIN, "cat", "/var/log/apt/history.log"))[1]
-        ours_left = sorted((left & brought_by_us(self.fleet.say(OURS, "cat", "/var/log/apt/history.log"))) - by_him)
+        (_none, by_him), (by_us, by_him_too) = (
+            installed_by(self.fleet.say(host, "cat", "/var/log/apt/history.log")) for host in (TWIN, OURS))
+        ours_left = sorted((left & by_us) - by_him_too - by_him)
         assert not ours_left, "left by us: %s" % ", ".join(ours_left)
         on_both(SWEEP, self.fleet)
         twin, ours = theirs(self.fleet, TWIN), theirs(self.fleet, OURS)
@@ -256,14 +257,8 @@ class Life:
         return {aspect: each for aspect, each in apart.items() if each}
 
 
-def brought_by_us(history: str) -> Set[str]:
-    """Packages that a transaction of ours installed, and none of anybody else's."""
-    ours, others = installed_by(history)
-    return ours - others
-
-
 def installed_by(history: str) -> Tuple[Set[str], Set[str]]:
-    """What transactions of ours have installed, and those of others."""
+    """Packages that transactions of ours have installed, and those that others' have."""
     ours: Set[str] = set()
     others: Set[str] = set()
     for entry in history.split("\n\n"):

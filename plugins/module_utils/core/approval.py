@@ -146,8 +146,8 @@ def _broken(
         else:
             kept = canonical(now[name]) == canonical(approved[name])
         if not kept:
-            broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption"
-                          else ", ".join(_where(approved[name], now[name], name)))
+            broken += ["%s (%s -> %s)" % (name, approved[name], now[name])] if name == "disruption" else _where(
+                approved[name], now[name], name)
     return broken
 
 
