@@ -14,6 +14,7 @@ from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
 from ..plugin_utils.component_variables import pods_on_nodes
 from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.node_labels import label_texts
 from ..plugin_utils.role_variables import Source
 
 ROLE = "node_maintenance"
@@ -80,20 +81,12 @@ class ActionModule(ClusterAction):
         return result
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        chosen = {key: _text(value) for key, value in options["choices"].items()}
+        texts = label_texts(options["labels"], options["choices"])
         wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__}
-        wanted["labels"] = {**{key: _text(value) for key, value in options["labels"].items()},
-                            **{key: value for key, value in chosen.items() if value}}
-        # A host that chooses no longer has what the others have
-        wanted["unset_labels"] = [*options["unset_labels"], *(key for key, value in chosen.items() if not value)]
+        wanted.update(labels=texts.there, unset_labels=[*options["unset_labels"], *texts.gone])
         told = change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
         if options[ADMITTED]:
             node = {"metadata": {"name": options["name"], "labels": told["node"]["labels"]}}
             told["admitted"] = [name for name in options[ADMITTED] if any(
                 admits(node, pod) for pod in pods_on_nodes(name, self._variables, self._templar))]
         return told
-
-
-def _text(value: Any) -> str:
-    """YAML's true is meant as the label value "true", and nothing as none."""
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -82,6 +82,13 @@ def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
     return {str(key): str(value) for key, value in labels.items()}
 
 
+def snapshot(node: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a Node we may change: cordon, labels, our annotations, taints."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    return _snapshot(bool(spec.get("unschedulable")), dict(metadata.get("labels") or {}), _annotations(node),
+                     spec.get("taints") or [])
+
+
 def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     """The patch that fulfils the policy without touching what others set."""
     notes: List[str] = []
@@ -89,7 +96,7 @@ def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     annotations = _annotations(node)
     unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
     taints: Sequence[Taint] = (node.get("spec") or {}).get("taints") or []
-    before = _snapshot(unschedulable, labels, annotations, taints)
+    before = snapshot(node)
     recorded = our_labels(node)
     for key in _published(annotations):
         recorded.pop(key, None)

@@ -86,7 +86,8 @@ def test_a_token_of_the_options_is_in_no_result(controller: Controller, api: Api
 
 
 @pytest.mark.parametrize("module", [
-    "gpu_cluster_info", "gpu_components", "gpu_manifests", "gpu_node", "gpu_pod_eviction", "gpu_pods"])
+    "gpu_cluster_info", "gpu_components", "gpu_manifests", "gpu_node", "gpu_node_custody", "gpu_pod_eviction",
+    "gpu_pods"])
 def test_the_options_are_those_of_the_documentation(module: str) -> None:
     """Nobody else compares the two where a module has no code of its own."""
     plugin = importlib.import_module("ansible_collections.gpuops.nvidia.plugins.action." + module)
