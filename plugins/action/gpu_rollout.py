@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.utils.display import Display
 
@@ -339,7 +339,7 @@ class _Living:
 
 
 def _refuse_missing(options: Mapping[str, Any]) -> None:
-    needed = {START: ("planned",), ENDED: ("outcome",)}.get(options["state"], ())
+    needed: Tuple[str, ...] = {START: ("planned",), ENDED: ("outcome",)}.get(options["state"], ())
     if options["state"] == ENDED and options["outcome"] == records.FAILED:
         needed += ("reason",)
     missing = [name for name in needed if not options[name]]

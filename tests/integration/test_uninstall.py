@@ -10,10 +10,9 @@ import gpu_pods
 import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, changed_by_us, different
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.kubernetes import read_nodes
 
 WHOLE_LIFE = {"test_site", "test_faults", "test_upgrade", "test_uninstall"}
 
@@ -47,7 +46,7 @@ def test_a_second_uninstall_changes_nothing(demo: Fleet, installed: Played) -> N
 
 def test_roles_grant_what_was_used_and_no_more(demo: Fleet, installed: Played, request: pytest.FixtureRequest) -> None:
     """All playbooks of this laboratory were users with their own roles; their life is in the API server's audit log."""
-    assert read_nodes(Connection(kubeconfig=str(demo.accounts["inventory"])))
+    assert Client(Connection(kubeconfig=str(demo.accounts["inventory"]))).items("/api/v1/nodes")
     for playbook in accounts.PLAYBOOKS:
         user, roles = accounts.user_of(playbook), accounts.roles_in(playbook + ".yaml")
         assert accounts.denied(demo.lab, user) == []

@@ -114,7 +114,8 @@ class Holding:
             record = self._record(name)
             if record is None or record.holder != self._run.identity:
                 return
-            if self._cluster.delete(leases.path_of(self._namespace, name), record.uid, "Background", record.version):
+            if self._cluster.delete(leases.path_of(self._namespace, name), record.uid, "Background",
+                                    version=record.version):
                 return
 
     def holder(self, name: str) -> str:
