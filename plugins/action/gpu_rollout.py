@@ -6,8 +6,8 @@ import functools
 import socket
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
-from typing import Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.utils.display import Display
 
@@ -42,6 +42,8 @@ OF_RECORD = ("pool", "namespace")
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
 DOMAIN = PREFIX + "domain"
 NO_CLUSTER = ""
+# How often a run says that it is at work, in the time for which that counts
+SIGNS_OF_LIFE = 4
 
 
 class ActionModule(ClusterAction):
@@ -57,6 +59,7 @@ class ActionModule(ClusterAction):
         "name": {"type": "str"},
         "timeout": {"type": "int", "default": 3600},
         "interval": {"type": "int", "default": 10},
+        "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
@@ -192,7 +195,7 @@ class ActionModule(ClusterAction):
         return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        is_alive = _Living(cluster, options["namespace"], options["dead_runs"])
+        is_alive = _Living(cluster, options["namespace"], options["dead_runs"], options["lease_seconds"])
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
                               lambda node: [str(each) for each in marks.on_node(node)])
         pool = checked_pool(options["pool"])
@@ -261,9 +264,10 @@ class ActionModule(ClusterAction):
         rollout = self._rollout(options)
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
-            is_alive.look()
+            is_alive.look(budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
-                          frozenset(options["unreachable"]), options["signs"], patience_is_over)
+                          frozenset(options["unreachable"]), options["signs"], patience_is_over,
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE))
 
         began = datetime.now(timezone.utc)
         if check_mode:
@@ -319,23 +323,36 @@ class ActionModule(ClusterAction):
 
 
 class _Living:
-    """Which runs are at work yet, as their Leases of nodes tell one who looks again and again: see custody/leases.py.
+    """Which runs are at work yet, as one sees who looks again and again: see custody/leases.py.
 
-    dead: runs that somebody knows to be no more.
+    A run shows it by the Leases of its nodes, and in the record of the rollout, where it asks for a host. One that was
+    killed between the two has no Lease.
+
+    dead:    runs that somebody knows to be no more.
+    seconds: how long what the record says of a run counts.
     """
 
-    def __init__(self, cluster: Client, namespace: str, dead: Sequence[str]) -> None:
-        self._cluster, self._namespace, self._dead = cluster, namespace, set(dead)
+    def __init__(self, cluster: Client, namespace: str, dead: Sequence[str], seconds: int) -> None:
+        self._cluster, self._namespace, self._known, self._seconds = cluster, namespace, frozenset(dead), seconds
         self._watches: Dict[str, leases.Watch] = {}
+        self._silent: FrozenSet[str] = frozenset()
 
-    def look(self) -> None:
-        for lease in self._cluster.items(leases.path_of(self._namespace), labelSelector=leases.SELECTOR):
-            record, watch = leases.record_of(lease), self._watches.setdefault(lease["metadata"]["name"], leases.Watch())
-            if watch.has_run_out(record, time.monotonic()):
-                self._dead.add(record.holder)
+    def look(self, pool: Pool) -> None:
+        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
+            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
+        runs = {} if pool.rollout is None else pool.rollout.runs
+        said.update(("/" + name, leases.Record(name, self._seconds, "", run.seen.isoformat(), 0, "", ""))
+                    for name, run in runs.items())
+        now = time.monotonic()
+        living: Set[str] = set()
+        silent: Set[str] = set()
+        for name, record in said.items():
+            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now)
+            (silent if has_run_out else living).add(record.holder)
+        self._silent = frozenset(silent - living)
 
     def __call__(self, run: str) -> bool:
-        return run not in self._dead
+        return run not in self._known and run not in self._silent
 
 
 def _refuse_missing(options: Mapping[str, Any]) -> None:

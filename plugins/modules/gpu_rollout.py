@@ -71,6 +71,12 @@ options:
     description: For V(start), seconds between two questions.
     type: int
     default: 10
+  lease_seconds:
+    description:
+      - For V(start), how long another run counts as being at work after its last sign of it. Those are the Leases of
+        its nodes and what it writes down when it asks for a host, four times in these seconds.
+    type: int
+    default: 600
   unreachable:
     description: Hosts of the run that cannot be reached by now.
     type: list

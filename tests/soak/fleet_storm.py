@@ -36,6 +36,8 @@ LEASE_SECONDS, PATIENCE_SECONDS = 6, 90
 RUN_SECONDS = 600
 # Runs after which everything has to be over, once nobody disturbs them any more
 MOST_REPETITIONS = 5
+# How many nodes the admin has cordoned at most at a time
+MOST_CORDONS = 1
 # What becomes of a host whose change is at work: how many of a hundred
 BEHAVIOURS = {"fine": 88, "fails": 5, "dies": 4, "hangs": 3}
 
@@ -153,6 +155,7 @@ class Admin:
 
     def __init__(self, client: Client, names: Sequence[str], dice: random.Random) -> None:
         self.freed: Set[int] = set()
+        self._theirs: Set[str] = set()
         self._client, self._names, self._dice = client, list(names), dice
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -169,10 +172,15 @@ class Admin:
         while not self._over.wait(self._dice.uniform(0.3, 2.0)):
             name = self._dice.choice(self._names)
             is_cordoned = bool((self._client.get("%s/%s" % (NODES, name)).get("spec") or {}).get("unschedulable"))
-            if is_cordoned and self._dice.random() < 0.5:
+            if is_cordoned and self._dice.random() < 0.3:
                 self.uncordon(name)
-            elif not is_cordoned and self._dice.random() < 0.3:
+                self._theirs.discard(name)
+            elif not is_cordoned and len(self._theirs) < MOST_CORDONS and self._dice.random() < 0.5:
                 self._write(name, True, "kubectl-cordon")
+                self._theirs.add(name)
+            elif len(self._theirs) == MOST_CORDONS:
+                # What he has taken out of service counts: with more of them nothing would ever begin
+                self.uncordon(self._theirs.pop())
 
     def uncordon(self, name: str) -> None:
         self.freed.add(self._write(name, None, "kubectl-uncordon"))

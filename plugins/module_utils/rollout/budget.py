@@ -35,6 +35,8 @@ DONE, LEFT, FREED = "done", "left", "freed"
 OUTCOMES = (DONE, FAILED, LEFT, FREED)
 # How long a unit that needs several places is remembered as the next one, where it does not ask again
 CLAIM = timedelta(minutes=2)
+# How long a run may be silent before it writes down once more that it is at work
+BEAT = timedelta(minutes=1)
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
 PROOFS = 200
@@ -74,10 +76,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a controller that takes part in a rollout."""
+    """A run of a controller that takes part in a rollout.
+
+    seen: when it last wrote down that it is at work, by its own clock. Who waits sees that it changes, and when it does
+          not any more.
+    """
 
     controller: str
     since: datetime
+    seen: datetime
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,7 @@ class Asking:
     unreachable:      hosts of the run that cannot be reached.
     signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
     patience_is_over: whether it has waited long enough for canaries that do not begin.
+    beat:             after how long its run says once more that it is at work.
     """
 
     host: str
@@ -178,6 +186,7 @@ class Asking:
     unreachable: FrozenSet[str] = frozenset()
     signs: Signs = field(default_factory=dict)
     patience_is_over: bool = False
+    beat: timedelta = BEAT
 
 
 @dataclass(frozen=True)
@@ -252,13 +261,15 @@ def asked(
         return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit)),
                       before={current.hosts[name].node: opened.slots.get(current.hosts[name].node)
                               for name in _left(unit, present)}, slots=decision.slots, notes=notes)
+    lives = _says_that_it_lives(pool, opened, asking.run)
     if decision.waiting:
         waiting = decision.waiting[0]
         claimed = _claimed(opened, waiting, asking)
-        return Answer(record.but(pool_name, claimed) if claimed != opened else None, waiting,
+        return Answer(record.but(pool_name, claimed) if claimed != opened or lives else None, waiting,
                       decision.stopped if waiting.cause is Cause.stopped else (), waiting.cause in WITHOUT_END,
                       slots=decision.slots, notes=notes)
-    return replace(_of_its_unit(opened, asking, current, unit), slots=decision.slots, notes=notes)
+    return replace(_of_its_unit(opened, asking, current, unit), record=record.but(pool_name, opened) if lives else None,
+                   slots=decision.slots, notes=notes)
 
 
 def confirmed(
@@ -393,7 +404,9 @@ def _opened(
     there = pool.rollout
     living = {name: run for name, run in there.runs.items()
               if name == asking.run or is_alive(name)} if there is not None else {}
-    us = living.get(asking.run, Run(asking.controller, asking.now))
+    us = living.get(asking.run, Run(asking.controller, asking.now, asking.now))
+    if not timedelta(0) <= asking.now - us.seen < asking.beat:
+        us = replace(us, seen=asking.now)
     if there is not None and living and there.aim != asking.aim and set(living) != {asking.run}:
         name, other = min(living.items(), key=lambda each: (each[1].since, each[0]))
         return pool, Waiting(unit, Cause.rollout, "run %s of %s has another rollout open in this pool since %s" % (
@@ -404,6 +417,12 @@ def _opened(
     return replace(
         pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
         claims={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us})), None
+
+
+def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
+    """Whether a run that takes part already has something to write down about itself."""
+    there, us = (pool.rollout.runs.get(run) if pool.rollout is not None else None for pool in (before, now))
+    return there is not None and there != us
 
 
 def _goes_on(record: Record, pool_name: str, pool: Pool, unit: Unit, node: str) -> Answer:
@@ -607,7 +626,8 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
         limit=data["limit"], domain_limit=data["domain_limit"],
         rollout=None if opened is None else OpenRollout(
             opened["aim"], _read_instant(opened["since"]),
-            {name: Run(run["controller"], _read_instant(run["since"])) for name, run in opened["runs"].items()},
+            {name: Run(run["controller"], _read_instant(run["since"]), _read_instant(run["seen"]))
+             for name, run in opened["runs"].items()},
             {node: _read_instant(at) for node, at in opened["done"].items()}, frozenset(opened["left"])),
         slots={node: _read_slot(slot) for node, slot in data["slots"].items()},
         proofs={proof: Proof(told["node"], _read_instant(told["at"])) for proof, told in data["proofs"].items()},

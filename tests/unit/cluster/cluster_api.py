@@ -212,7 +212,8 @@ def _handler(state: State) -> type:
                 getattr(self, "do_" + request.method.lower())(request)
 
         def is_stored(self, request: Request) -> bool:
-            store = state.books if state.store is None and OF_BOOKS.match(request.path) else state.store
+            in_books = OF_BOOKS.match(request.path) and request.path not in state.objects
+            store = state.books if state.store is None and in_books else state.store
             if store is None:
                 return False
             answer = store.answer(request.method, request.path, request.query, request.body, request.is_apply)

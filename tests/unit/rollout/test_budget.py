@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    BEAT,
     CLAIM,
     DEFAULT_POOL,
     DONE,
@@ -166,7 +167,7 @@ class TestOpen:
         room = Room(rollout_of(*fleet(3), limit="50%", domain_limit=2))
         assert room.ask("h1").may_start
         assert (room.pool.limit, room.pool.domain_limit) == ("50%", "2")
-        assert room.pool.rollout == OpenRollout("x", NOW, {"a": Run("controller-a", NOW)})
+        assert room.pool.rollout == OpenRollout("x", NOW, {"a": Run("controller-a", NOW, NOW)})
 
     def test_another_one_waits_and_is_told_for_whom_and_since_when(self) -> None:
         room = Room(rollout_of(*fleet(3)))
@@ -187,7 +188,7 @@ class TestOpen:
         room.end("h2", run="b")
         room.close("b")
         assert room.ask("h3", "c", aim="y").may_start
-        assert room.pool.rollout == OpenRollout("y", NOW, {"c": Run("controller-c", NOW)})
+        assert room.pool.rollout == OpenRollout("y", NOW, {"c": Run("controller-c", NOW, NOW)})
 
     def test_nobody_waits_for_a_run_that_is_no_more(self) -> None:
         room = Room(rollout_of(*fleet(3)))
@@ -195,6 +196,18 @@ class TestOpen:
         room.dead = {"a"}
         assert room.ask("h2", "b", aim="y").may_start
         assert room.pool.rollout is not None and set(room.pool.rollout.runs) == {"b"} and room.held() == {"h1", "h2"}
+
+    def test_a_run_that_waits_writes_down_now_and_then_that_it_is_at_work(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1")
+        assert room.ask("h2").record is None, "it has just said so"
+        room.now += BEAT
+        assert room.ask("h2").waiting is not None and room.pool.rollout is not None
+        assert room.pool.rollout.runs == {"a": Run("controller-a", NOW, room.now)}
+        assert room.ask("h2").record is None
+        assert room.ask("h2", "b").record is None, "one that holds nothing is waited for by nobody"
+        room.now -= 2 * BEAT
+        assert room.ask("h2").record is not None, "its clock was set back"
 
     def test_runs_of_one_aim_share_it_and_its_limits(self) -> None:
         room = Room(rollout_of(*fleet(4)))
@@ -538,7 +551,7 @@ class TestHosts:
     def test_what_a_run_began_and_did_not_end(
         self, slot: Optional[Slot], state: Optional[NodeState], runs: Sequence[str], half_done: bool
     ) -> None:
-        opened = OpenRollout("x", NOW, {run: Run("c", NOW) for run in runs})
+        opened = OpenRollout("x", NOW, {run: Run("c", NOW, NOW) for run in runs})
         assert self.of(slot, state, dead=frozenset("b"), rollout=opened).half_done == half_done
 
     @pytest.mark.parametrize("asked_for, failed", [("q1", "Xid"), ("q2", "")])
@@ -561,7 +574,7 @@ SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_fro
 POOLS = st.builds(
     Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
     rollout=st.one_of(st.none(), st.builds(
-        OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES)), st.dictionaries(NAMES, TIMES),
+        OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES)), st.dictionaries(NAMES, TIMES),
         st.frozensets(NAMES))),
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
