@@ -233,7 +233,7 @@ class TestKinds:
                     lambda: list(host.lines("/a"))):
             with pytest.raises(HostFailed, match="^Found: /a cannot be"):
                 act()
-        # Others may look at a device of this machine meanwhile
+        # To look where a link leads is noted in its time of access
         assert path.lstat()[:6] == before and os.listdir(tmp_path) == ["a"]
 
     def test_a_file_in_the_place_of_a_directory(self, tmp_path: Path) -> None:
