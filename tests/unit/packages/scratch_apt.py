@@ -98,7 +98,8 @@ def _stanza(content: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".deb") as package:
         package.write(content)
         package.flush()
-        fields = subprocess.run(["dpkg-deb", "--field", package.name], capture_output=True, text=True, check=True).stdout
+        fields = subprocess.run(["dpkg-deb", "--field", package.name], stdout=subprocess.PIPE, text=True,
+                                check=True).stdout
     return "%sSize: %d\nMD5sum: %s\nSHA256: %s\n" % (
         fields, len(content), hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest())
 

@@ -574,8 +574,8 @@ SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_fro
 POOLS = st.builds(
     Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
     rollout=st.one_of(st.none(), st.builds(
-        OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES)), st.dictionaries(NAMES, TIMES),
-        st.frozensets(NAMES))),
+        OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES)),
+        st.dictionaries(NAMES, TIMES), st.frozensets(NAMES))),
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
     seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)))
