@@ -7,16 +7,18 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
+import canned
 import pytest
 from controller import Controller
 from documentation import returned, undocumented
 from real_api import RealApi, node, watched
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import digest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, read_record
 
 MODULE = "gpuops.nvidia.gpu_rollout"
 PATH = "/api/v1/namespaces/%s/configmaps/gpuops-rollout"
+DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
 # What is done to a host, and how it is told
 RUN = """
 - hosts: all
@@ -248,3 +250,25 @@ def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller)
     told, started = controller.tasks(tasks, hosts=names(3), variables={"gpu_planned": planned()})
     assert [each["name"] for each in told[0]["clusters"]] == [""] and len(told[0]["order"]) == 3
     assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
+
+
+# As users write them: the second time, the host has been validated with its new driver
+CHECKS = [
+    {"ansible.builtin.set_fact": {"gpu_rollout_found": "{{ found if gpu_validation_host is defined else [] }}"}},
+    {"ansible.builtin.fail": {"msg": "4 GB/s"}, "when": "slow | bool and gpu_validation_host is defined"}]
+
+
+@pytest.mark.parametrize("found, slow, words", [
+    (["Xid 31"], False, "Xid 31"), ([], True, "4 GB/s")])
+def test_what_checks_of_the_users_find_of_a_changed_host_stops_what_follows(
+    controller: Controller, real: RealApi, namespace: str, found: List[str], slow: bool, words: str
+) -> None:
+    add_nodes(real, ("gpu-1", "gpu-2"))
+    path = controller.directory / "checks.yml"
+    path.write_text(json.dumps(CHECKS))
+    hosts = canned.Hosts(controller, real)  # type: ignore[arg-type]
+    told = hosts.site({"gpu_plan": canned.planned(Plan(steps=(DRIVER,)))}, "--forks", "1", hosts=("gpu-1", "gpu-2"),
+                      gpu_rollout_namespace=namespace, gpu_rollout_timeout=1, gpu_rollout_checks=str(path),
+                      found=found, slow=slow)
+    begun = [hosts.calls("gpu_driver_activation", name) for name in ("gpu-1", "gpu-2")]
+    assert sorted(begun) == [0 if words else 1, 1] and words in told, told
