@@ -29,6 +29,7 @@ OPTIONS_OF = {
     "gpuops.nvidia.cluster_component.pods": ("cluster_component.py", "PODS"),
     "gpuops.nvidia.cluster_component.task": ("cluster_component.py", "TASK"),
     "gpuops.nvidia.cluster_component.several": ("cluster_component.py", "SEVERAL"),
+    "gpuops.nvidia.drain": ("drain.py", "DOCUMENTATION"),
 }
 # A module of this one runs on the controller, once for all hosts
 OF_CLUSTER = "gpuops.nvidia.kubernetes_auth"

@@ -74,9 +74,9 @@ ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
     "custody": _CUSTODY,
+    "rollout": _BUDGET,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
-    "rollout": _BUDGET,
 }
 SAVED_PLANS = (Rule(("get",), "", "namespaces", "know the cluster of a saved plan again", ("kube-system",)),)
 ROLLOUT = (Rule(("list",), "", "nodes", "tell nodes that are not ready from pods that do not start"),)

@@ -3,7 +3,6 @@
 """A small HTTP server that answers as a Kubernetes API server does, for tests over a real connection."""
 from __future__ import annotations
 
-import copy
 import json
 import re
 import socket
@@ -274,7 +273,7 @@ def _handler(state: State) -> type:
             if request.is_apply:
                 merged = state.books.applied(found, request.body, request.query.get("fieldManager", ""))
             else:
-                merged = _merge(copy.deepcopy(found), request.body)
+                merged = state.books.patched(found, request.body, request.query.get("fieldManager", "gpuops.nvidia"))
             if request.query.get("dryRun") != "All":
                 found.clear()
                 found.update(merged)
@@ -312,15 +311,3 @@ def _handler(state: State) -> type:
                 state.pods.remove(pod)
 
     return Handler
-
-
-def _merge(target: Dict[str, Any], patch: Dict[str, Any]) -> Dict[str, Any]:
-    """RFC 7386."""
-    for key, value in patch.items():
-        if value is None:
-            target.pop(key, None)
-        elif isinstance(value, dict):
-            target[key] = _merge(target.get(key) or {}, value)
-        else:
-            target[key] = value
-    return target

@@ -156,7 +156,7 @@ class Bed:
 
 def kill(client: Client, number: int, after: bool) -> None:
     """Have the process die at this request of the client, before it is sent or after it was carried out."""
-    real, sent = client._request, [0]
+    real, sent = client._answer, [0]
 
     def request(*arguments: Any, **options: Any) -> Any:
         sent[0] += 1
@@ -168,7 +168,7 @@ def kill(client: Client, number: int, after: bool) -> None:
             if sent[0] == number:
                 raise Killed
 
-    client._request = request  # type: ignore[method-assign]
+    client._answer = request  # type: ignore[method-assign]
 
 
 # The ways that a node goes, each from the beginning to an end that is the beginning

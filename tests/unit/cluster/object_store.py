@@ -209,30 +209,35 @@ class Store:
         return 201, copy.deepcopy(body)
 
     def _patch(self, path: str, body: Object, dry: bool, manager: str) -> Answer:
-        """RFC 7386. What is taken away is said by nobody any more; what is set anew by this manager alone."""
         before = self.objects.get(path)
         if before is None:
             return status(404, "%s not found" % path)
         if _is_outdated(before, body):
             return status(409, "the object has been modified; please apply your changes to the latest version")
-        made = _merged_patch(copy.deepcopy(before), _said(body))
-        changed = {each for each in _paths(_said(body)) if _at(made, each) != _at(before, each)}
-        if not changed:
-            return 200, copy.deepcopy(before)
-        self._take(made, changed, "")
-        said = {each for each in changed if _at(made, each) is not None}
-        if said:
-            entries = made["metadata"]["managedFields"]
-            own = next((each for each in entries if (each["manager"], each["operation"]) == (manager, "Update")), None)
-            if own is None:
-                own = {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {}}
-                entries.append(own)
-            own["fieldsV1"] = _written(_read(own["fieldsV1"]) | said)
+        made = self.patched(before, body, manager)
+        if made == before:
+            return 200, made
         if not dry:
             made["metadata"]["resourceVersion"] = str(self._next())
             self.objects[path] = made
             self.writes.append(("PATCH", path))
         return 200, copy.deepcopy(made)
+
+    def patched(self, before: Object, body: Object, manager: str) -> Object:
+        """RFC 7386. What is taken away is said by nobody any more; what is set anew by this manager alone."""
+        made: Object = merged_patch(copy.deepcopy(before), _said(body))
+        changed = {each for each in _paths(_said(body)) if _at(made, each) != _at(before, each)}
+        self._take(made, changed, "")
+        said = {each for each in changed if _at(made, each) is not None}
+        if said:
+            entries = made["metadata"].setdefault("managedFields", [])
+            own = next((each for each in entries
+                        if (each["manager"], each.get("operation")) == (manager, "Update")), None)
+            if own is None:
+                own = {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {}}
+                entries.append(own)
+            own["fieldsV1"] = _written(_read(own["fieldsV1"]) | said)
+        return made
 
     def _apply(self, path: str, kind: str, namespace: str, body: Object, dry: bool, manager: str) -> Answer:
         known = self.objects.get(path)
@@ -373,13 +378,13 @@ def _is_outdated(there: Object, body: Object) -> bool:
     return wanted not in (None, there["metadata"].get("resourceVersion"))
 
 
-def _merged_patch(target: Any, patch: Mapping[str, Any]) -> Any:
+def merged_patch(target: Any, patch: Mapping[str, Any]) -> Any:
     target = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)
         else:
-            target[key] = _merged_patch(target.get(key), value) if isinstance(value, dict) else copy.deepcopy(value)
+            target[key] = merged_patch(target.get(key), value) if isinstance(value, dict) else copy.deepcopy(value)
     return target
 
 

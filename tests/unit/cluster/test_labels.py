@@ -8,8 +8,8 @@ import json
 from typing import Any, Dict
 
 import pytest
-from cluster_api import _merge
 from cluster_objects import node
+from object_store import merged_patch
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
@@ -28,7 +28,7 @@ NOT_READY = "gpuops.nvidia.com/not-ready"
 
 def after(before: Dict[str, Any], policy: NodePolicy) -> Dict[str, Any]:
     """The node that the patch makes; a second plan must be empty."""
-    patched = _merge(copy.deepcopy(before), plan_node_change(before, policy).patch)
+    patched = merged_patch(copy.deepcopy(before), plan_node_change(before, policy).patch)
     assert plan_node_change(patched, policy).patch == {}
     return patched
 

@@ -45,7 +45,7 @@ def test_become_of_the_inventory_stays_on_the_hosts(controller: Controller, api:
     play = controller.directory / "play.yml"
     play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [
         {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "{{ item }}"},
-         "loop": ["check", "cordon", "drain", "label", "offer", "unlabel", "uncordon"]}]}]))
+         "loop": ["check", "take", "renew", "give_back", "label", "unlabel"]}]}]))
     done = controller.play(str(play), variables={
         "gpu_cluster_kubeconfig": str(api.kubeconfig), "ansible_user": "admin", "ansible_become": True,
         "ansible_become_exe": "/nonexistent/sudo", "ansible_connection": "ssh"},

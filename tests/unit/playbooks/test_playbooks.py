@@ -54,7 +54,8 @@ class TestEveryPlay:
         """Groups that a play makes live as long as the run: those of another import are in them too."""
         for play in plays(name):
             hosts = play["hosts"] if isinstance(play["hosts"], list) else [play["hosts"]]
-            assert hosts[0] == "{{ gpu_hosts | default('all') }}", play["name"]
+            # Those in their order were of a play before
+            assert hosts[0] in ("{{ gpu_hosts | default('all') }}", "{{ gpu_hosts_in_order }}"), play["name"]
             assert all(re.fullmatch(r"\{\{ '&(gpuops_run_\w+)' if '\1' in groups else '!all' }}", pattern)
                        for pattern in hosts[1:]), play["name"]
 
@@ -206,8 +207,11 @@ class TestAStartupTaint:
         """After what the cluster offers is checked, which nothing else is between."""
         plays = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
         names = [play["name"] for play in plays]
-        assert names[-3:-1] == ["Validate what the clusters offer", "Conclude what was found of these nodes"]
-        [validate], [_remember, taint, stop, untaint] = plays[-3]["tasks"], plays[-2]["tasks"]
+        place = names.index("Validate what the clusters offer")
+        assert names[place + 1:] == [
+            "Conclude what was found of these nodes", "Close the rollout", "Say what was left out",
+            "Say what is left to a later run"]
+        [validate], [_remember, taint, stop, untaint] = plays[place]["tasks"], plays[place + 1]["tasks"]
         assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"
         assert taint["ansible.builtin.import_tasks"] == "tasks/taint.yml" and "ansible.builtin.fail" in stop
         assert taint["when"] == stop["when"] == "gpu_offer.failed"
@@ -457,7 +461,7 @@ def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: 
 def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how: str) -> None:
     """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
     gone = how == "it does not answer any more"
-    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+    begins, change = (task for task in yaml.safe_load((REPOSITORY / "playbooks/tasks/change.yml").read_text())
                       if "its change begins" in task["name"] or task["name"] == "Change the host")
     play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
@@ -479,7 +483,7 @@ def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how
 
 
 def test_batches_follow_while_all_is_well(controller: Controller) -> None:
-    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+    begins, change = (task for task in yaml.safe_load((REPOSITORY / "playbooks/tasks/change.yml").read_text())
                       if "its change begins" in task["name"] or task["name"] == "Change the host")
     play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "strategy": strategy, "tasks": [
