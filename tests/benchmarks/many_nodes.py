@@ -74,14 +74,15 @@ COMPONENTS = PLAY + """
         rolespec_validate: false
       vars:
         gpu_clusters_are_named: true
-        node_maintenance_rights: [nodes, pods, probe]
+        node_maintenance_rights: [nodes, pods, custody, rollout, probe]
 """ + GROUPED % ("in_question", "gpu_hosts_in_question") + PLAY + """
     - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/bring.yml"
 """ + GROUPED % ("not_brought", "gpu_hosts_not_brought") + GROUPED % ("with_features", "gpu_hosts_with_features")
 NODES_OF_HOSTS = PLAY + """
-    - gpuops.nvidia.gpu_node:
+    - gpuops.nvidia.gpu_node_custody:
         hosts: "{{{{ gpu_hosts_still_converged }}}}"
-        cordoned: false
+        state: returned
+        startup_taint: ""
       register: gpu_nodes_offered
       changed_when: gpu_nodes_offered.changed
       run_once: true
