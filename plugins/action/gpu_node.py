@@ -20,7 +20,7 @@ from ..plugin_utils.role_variables import Source
 ROLE = "node_maintenance"
 NODE_NAME = "node_maintenance_node_name"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
-OF_HOST = ("owner", "labels", "choices", "purge_labels", "keep_labels", "take_over")
+OF_HOST = ("labels", "choices", "purge_labels", "keep_labels", "take_over")
 # Of those on nodes it is told whether this one admits them; the rest is the policy
 ADMITTED = "components"
 
@@ -31,9 +31,6 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "name": {"type": "str"},
         HOSTS: {"type": "list", "elements": "str"},
-        "cordoned": {"type": "bool"},
-        "owner": {"type": "str", "default": "gpuops"},
-        "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
         "choices": {"type": "dict", "default": {}},
         "unset_labels": {"type": "list", "elements": "str", "default": []},
@@ -65,8 +62,7 @@ class ActionModule(ClusterAction):
             return super().answer(task_vars)
         del given[HOSTS]
         # A variable that a task has no use for may be one that the host cannot work out now
-        wanted = (*OF_HOST, *(["reason"] if task["cordoned"] else []),
-                  *([] if task["tainted"] is None else ["startup_taint"]))
+        wanted = (*OF_HOST, *([] if task["tainted"] is None else ["startup_taint"]))
         source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in wanted if name not in given})
         names = [ROLE + "_" + name for name in source.options]
         variables, clients = PlayVariables(task_vars, self._templar, self._task), Clients()
@@ -82,7 +78,7 @@ class ActionModule(ClusterAction):
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         texts = label_texts(options["labels"], options["choices"])
-        wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__}
+        wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__ if name in options}
         wanted.update(labels=texts.there, unset_labels=[*options["unset_labels"], *texts.gone])
         told = change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
         if options[ADMITTED]:

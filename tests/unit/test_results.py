@@ -183,7 +183,7 @@ def test_what_is_read_of_a_cluster(cluster: Client) -> None:
 
 
 def test_what_is_told_of_a_node_that_changes(cluster: Client) -> None:
-    result = change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=True)
+    result = change_node(cluster, "gpu-1", NodePolicy(labels={"of": "ours"}), dry_run=True)
     assert list(undocumented(result, returned("gpu_node"))) == [] and missing(result, returned("gpu_node")) == []
 
 

@@ -29,23 +29,27 @@ def cluster(api: Api) -> Client:
     return Client(Connection(kubeconfig=str(api.kubeconfig)))
 
 
+LABEL = "nvidia.com/mig.config.state"
+LABELLED = NodePolicy(labels={LABEL: "a"})
+
+
 class TestNode:
     def test_check_mode_asks_the_server_and_changes_nothing(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
-        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=True)["changed"]
-        assert "unschedulable" not in api.state.nodes[0]["spec"]
+        assert change_node(cluster, "gpu-1", LABELLED, dry_run=True)["changed"]
+        assert LABEL not in api.state.nodes[0]["metadata"]["labels"]
         assert api.state.requests[-1].query == {"dryRun": "All"}
 
     def test_a_second_run_sends_no_patch(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
-        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
-        assert not change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
+        assert change_node(cluster, "gpu-1", LABELLED, dry_run=False)["changed"]
+        assert not change_node(cluster, "gpu-1", LABELLED, dry_run=False)["changed"]
         assert api.count("PATCH", NODE) == 1
 
     def test_a_change_in_between_is_seen(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.conflicts = 2
-        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
+        assert change_node(cluster, "gpu-1", LABELLED, dry_run=False)["changed"]
         assert api.count("PATCH", NODE) == 3
 
     @pytest.mark.parametrize("kind", ["500", "503", "504", "reset", "lost"])
@@ -56,19 +60,19 @@ class TestNode:
         api.state.nodes = [h100_node()]
         client.find(NODE)
         api.state.fault = Fault(kind, 3)
-        done = change_node(client, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
-        assert api.state.nodes[0]["spec"]["unschedulable"]
-        assert done["changed"] and not done["diff"]["before"]["unschedulable"]
+        done = change_node(client, "gpu-1", LABELLED, dry_run=False)
+        assert api.state.nodes[0]["metadata"]["labels"][LABEL] == "a"
+        assert done["changed"] and LABEL not in done["diff"]["before"]["labels"]
 
     def test_endless_conflicts_end(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.conflicts = 99
         with pytest.raises(ApiError, match="modified"):
-            change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
+            change_node(cluster, "gpu-1", LABELLED, dry_run=False)
 
     def test_a_host_that_is_no_node(self, cluster: Client) -> None:
         with pytest.raises(GpuOpsError, match="has no node gpu-1"):
-            change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
+            change_node(cluster, "gpu-1", LABELLED, dry_run=False)
 
 
 class TestOverview:

@@ -61,7 +61,7 @@ def test_no_host_is_asked_for_the_cluster(controller: Controller, api: Api) -> N
     """Not over ssh, with no Python of the host, and where no become is possible: its Node is the cluster's."""
     api.state.nodes = [node("host-1")]
     results = controller.tasks(
-        [{"gpuops.nvidia.gpu_node": {"name": "host-1", "cordoned": True}},
+        [{"gpuops.nvidia.gpu_node": {"name": "host-1", "labels": {"of": "ours"}}},
          {"gpuops.nvidia.gpu_cluster_info": {}},
          {"gpuops.nvidia.gpu_pods": {"node": "host-1"}},
          {"gpuops.nvidia.gpu_pod_eviction": {"node": "host-1"}}],
@@ -70,7 +70,7 @@ def test_no_host_is_asked_for_the_cluster(controller: Controller, api: Api) -> N
         environment={"K8S_AUTH_KUBECONFIG": str(api.kubeconfig), "ANSIBLE_TIMEOUT": "1"})
     assert [[result.get("msg") for result in task if result.get("failed") or result.get("unreachable")]
             for task in results] == [[], [], [], []]
-    assert api.state.nodes[0]["spec"]["unschedulable"]
+    assert api.state.nodes[0]["metadata"]["labels"]["of"] == "ours"
 
 
 def test_the_environment_that_a_task_says_counts(controller: Controller, api: Api) -> None:

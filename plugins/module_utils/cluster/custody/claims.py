@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ..labels import CORDON_REASON, CORDONED_BY, NodePolicy
+from ..labels import CORDON_REASON, CORDONED_BY, FORMERLY
 from .run import MANAGER, Run
 
 HOLD = "gpuops.nvidia.com/hold"
@@ -85,7 +85,7 @@ def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
 def was_cordoned_without_claim(node: Mapping[str, Any]) -> bool:
     """Whether a release that knew of no claims has cordoned it: all its runs had one name, in the annotation alone."""
     return bool((node.get("spec") or {}).get("unschedulable")) and _annotations(node).get(
-        CORDONED_BY) == NodePolicy.owner
+        CORDONED_BY) == FORMERLY
 
 
 def is_held(node: Mapping[str, Any]) -> bool:

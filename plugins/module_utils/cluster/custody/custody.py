@@ -401,7 +401,7 @@ def offers_of(node: Object) -> Dict[str, int]:
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:
-    return replace(act.labels, cordoned=False) if says.was_cordoned_without_claim(node) else act.labels
+    return replace(act.labels, uncordoned=True) if says.was_cordoned_without_claim(node) else act.labels
 
 
 def _of_others(node: Object) -> List[str]:
