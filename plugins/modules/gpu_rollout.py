@@ -239,13 +239,14 @@ EXAMPLES = r"""
 RETURN = r"""
 clusters:
   description: One rollout for each cluster of the hosts, and one, with an empty name, for those that are in none.
-  returned: with O(state=planned)
+  returned: with O(state=planned), and with O(state=closed) where O(planned) was given
   type: list
   elements: dict
   contains:
     name: {description: The cluster., type: str, returned: success}
     hosts: {description: Its hosts., type: list, elements: str, returned: success}
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
+    changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed)}
     rollout:
       description:
         - The rollout as data, with the hosts, those C(beside) and C(refused), the C(units) in order and C(limits).
