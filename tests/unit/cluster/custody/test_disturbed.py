@@ -58,8 +58,10 @@ class Disturbed:
         return {**bed.end(), "all": self.api.state.store.snapshot()}
 
 
-@pytest.fixture(params=[(way, cordoned) for way in WAYS for cordoned in (False, True)],
-                ids=lambda param: "%s, %s" % (param[0], "cordoned" if param[1] else "open"))
+@pytest.fixture(params=[
+    pytest.param((way, cordoned), id="%s, %s" % (way, "cordoned" if cordoned else "open"),
+                 marks=[pytest.mark.variation] if cordoned and way != "out and back" else [])
+    for way in WAYS for cordoned in (False, True)])
 def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disturbed]:
     way, cordoned = request.param
     made = Disturbed(tmp_path, WAYS[way], cordoned)
