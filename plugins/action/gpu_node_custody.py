@@ -113,18 +113,18 @@ class ActionModule(ClusterAction):
             startup_taint=options["startup_taint"],
             tainted=True if options["failures"] and options["startup_taint"] else None)
         if options["state"] == TAKEN:
-            drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen) if options[
-                "drain"] else None
+            drain = None
+            if options["drain"]:
+                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
             return custody.take(name, Taking(options["reason"], without, drain, options["timeout"], options["uid"]),
                                 check_mode)
         back = NodePolicy(
             labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
             keep_labels=options["keep_labels"], take_over=options["take_over"],
             startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
-        return custody.give_back(name, Returning(
-                back, without, options["failures"], options["uid"], _counts(options["offers"]),
-                options["offer_timeout"]),
-                                 self._lease_was_seen(cluster, run, options), check_mode)
+        act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
+                        options["offer_timeout"])
+        return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
 
     def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:
         """By one list for all nodes of a cluster; None where there is only one node to ask about."""

@@ -390,5 +390,3 @@ def part_of(domain: str) -> str:
 def domain_of(part: str) -> Optional[str]:
     """The failure domain that a part is, None for all of them."""
     return None if part == ALL else part[len(_DOMAIN):]
-
-

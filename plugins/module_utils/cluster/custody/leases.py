@@ -88,9 +88,8 @@ def new(node: Mapping[str, Any], namespace: str, run: Run, seconds: int, now: fl
 
 def taken_over(record: Record, node: Mapping[str, Any], run: Run, seconds: int, now: float) -> Object:
     """The patch by which another run has it; also where the Node was made anew meanwhile."""
-    return {"metadata": {"resourceVersion": record.version, "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"],
-                 "uid": node["metadata"]["uid"]}]},
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
+    return {"metadata": {"resourceVersion": record.version, "ownerReferences": [owner]},
             "spec": {"holderIdentity": run.identity, "leaseDurationSeconds": seconds, "acquireTime": timestamp(now),
                      "renewTime": timestamp(now), "leaseTransitions": record.transitions + 1}}
 
