@@ -72,7 +72,7 @@ class TestTheBookOfFields:
         bed.give_back("a")
         assert bed.is_open(), "kubectl sent nothing about a node that was cordoned"
         lab.kubectl(["cordon", NODE])
-        assert bed.take("b")["cordoned_by_others"] == ["kubectl-cordon"]
+        assert bed.take("b")["cordoned_by_others"] in (["kubectl-cordon"], ["kubectl"]), "by its release"
         bed.give_back("b")
         assert not bed.is_open()
         lab.kubectl(["uncordon", NODE])

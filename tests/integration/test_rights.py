@@ -67,7 +67,8 @@ class Cluster:
                   for component in COMPONENTS.values() if component.name in (*BY_DEFAULT, *(options or {}))]
         action: Any = SimpleNamespace(
             _task=SimpleNamespace(check_mode=check_mode, no_log=True), _show=False, _is_to_be_done=not check_mode,
-            _save_to=str(self.scratch), _approved_from=None, _await=lambda *arguments: None)
+            _save_to=str(self.scratch), _approved_from=None, _await=lambda *arguments: None,
+            _hold=lambda *arguments: None, _is_for_fleet=False)
         told: Dict[str, Any] = {"name": "cluster", "changed": False}
         ComponentAction._serve(action, client, wanted, told, ())
         return told
