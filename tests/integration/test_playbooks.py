@@ -95,7 +95,7 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
 
 def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
     played = in_one_run(fleet, {"site": "two,plain"}, {"uninstall": "one"})
-    states = [result["state"] for result in played.results("two", "gpu_node_custody") if "state" in result]
+    states = [each["custody"] for each in played.results("two", "gpu_node_custody") if "custody" in each]
     assert states[:2] == ["taken", "taken"] and states[-1] == "returned", "asked, done"
     assert len(played.results("one", "gpu_plan")) == 1, "the uninstallation's own"
     assert not any(cordoned(fleet, host) for host in ("one", "two"))
