@@ -80,7 +80,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     installed_by_us = provenance.installed_by_us(host, journal, "driver", packages, manager)
     if policy.state == "absent" and manager is APT:
-        installed_by_us = {**prebuilt.followed(installed, installed_by_us, database.automatic(host)), **installed_by_us}
+        follow = provenance.automatic(host, journal)
+        installed_by_us = {**prebuilt.followed(installed, installed_by_us, follow), **installed_by_us}
     origin, places = origin_of(policy, facts), places_of(facts)
     broken = _unfinished(packages, of_rpm)
     observation = Observation(

@@ -78,6 +78,10 @@ class PackageManager(Protocol):
         """'apt', 'dnf' or 'zypper', as a package step names it ('manager')."""
 
     @property
+    def syncs_automatic(self) -> bool:
+        """Whether it brings to the disk what automatic() reads. A power cut may take the whole of it otherwise."""
+
+    @property
     def executors(self) -> Mapping[str, Executor]:
         """Executors of the steps of its own kind, those of trust_steps() among them; of package steps where
         builtin_options() is None."""

@@ -16,7 +16,7 @@ and so is one that stayed when all that is ours was to go, because a package of 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Set
 
 from ..core.host import Host
 from ..core.journal import Journal, PackageChange
@@ -31,6 +31,9 @@ MEMORY = "packages"
 # What came by us as a dependency and counts as chosen by hand, since the manager could not mark it yet,
 # {capability: names}
 UNMARKED = "packages_unmarked"
+# What was automatic when a transaction of ours was opened, until it is settled, {capability: names}; kept where the
+# manager does not bring that to the disk
+MARKED = "packages_marked"
 
 
 class Provenance:
@@ -43,7 +46,11 @@ class Provenance:
         Whoever has just fetched the packages has renewed the lists for it.
         """
         manager = manager_of_step(step)
-        account = Journal(host).packages(step.capability)
+        journal = Journal(host)
+        account = journal.packages(step.capability)
+        _mark_lost(host, journal, manager, manager.installed(host))
+        if not manager.syncs_automatic:
+            _remember(journal, MARKED, step.capability, manager.automatic(host))
         noted = manager.prepare(host, step, account, _fetched(step, done))
         packages = manager.installed(host)
         return {"known": manager.known(host, step),
@@ -67,6 +74,7 @@ class Provenance:
             return
         manager = manager_of_step(step)
         packages = manager.installed(host)
+        _mark_lost(host, journal, manager, packages)
         came = manager.evidence(host, step, opened, packages)
         account = {
             name: change for name, change in merged(_account(opened), came).items()
@@ -86,6 +94,8 @@ class Provenance:
             chosen |= _chosen(step)
         # A removal names dependencies too, and what has gone may come again as one
         _remember(journal, MEMORY, step.capability, chosen.intersection(account))
+        journal.remember(MARKED, {capability: names for capability, names in journal.recall(MARKED).items()
+                                  if capability != step.capability})
         if opened["boot"] != host.boot():
             manager.mend(host, step, account)
 
@@ -120,18 +130,44 @@ def installed_by_us(
             chosen.update(step.change["after"])
     here = [name for name, change in sorted(account.items())
             if change.before is None and name in packages and packages[name].there]
-    automatic = manager.automatic(host) if here else frozenset()
-    return {name: packages[name].version for name in here if name in chosen or name in automatic}
+    follow = automatic(host, journal, manager) if here else frozenset()
+    return {name: packages[name].version for name in here if name in chosen or name in follow}
 
 
 def _fetched(step: Step, done: Iterable[str]) -> bool:
     return any(each.startswith("%s/%s/" % (step.capability, PACKAGES_DOWNLOAD)) for each in done)
 
 
+def automatic(host: Host, journal: Journal, manager: PackageManager = APT) -> FrozenSet[str]:
+    """Packages that nobody has chosen by hand, also where a power cut has taken what the manager knew of that."""
+    return manager.automatic(host) or _lost(host, journal, manager)
+
+
+def _lost(host: Host, journal: Journal, manager: PackageManager) -> FrozenSet[str]:
+    """What was automatic before a transaction of ours in which the power was cut, where nothing is any more."""
+    kept = {capability: names for capability, names in journal.recall(MARKED).items() if names}
+    if not kept or manager.automatic(host):
+        return frozenset()
+    names: Set[str] = set()
+    for capability, marked in kept.items():
+        for event in journal.unfinished(capability):
+            step = Step.from_dict(event["step"])
+            if step.action in CONTROLLER_ACTIONS and event.get("transaction", {}).get("boot") != host.boot():
+                names.update(set(marked).difference(_chosen(step)))
+    return frozenset(names)
+
+
+def _mark_lost(host: Host, journal: Journal, manager: PackageManager, packages: Mapping[str, Package]) -> None:
+    """Before the manager marks anything else: it is not told any more then that they were lost."""
+    lost = _lost(host, journal, manager).intersection(packages)
+    if lost:
+        manager.mark_automatic(host, sorted(lost))
+
+
 def followers(host: Host, journal: Journal, capability: str, manager: PackageManager = APT) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, as they are marked once the transactions of a capability that are open
     still are settled: a plan that is made before that is the plan of the run that does it."""
-    names = set(manager.automatic(host))
+    names = set(automatic(host, journal, manager))
     for event in journal.unfinished(capability):
         step = Step.from_dict(event["step"])
         if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):

@@ -7,7 +7,8 @@ import gzip
 import re
 import threading
 import time
-from typing import Any, Dict, Mapping
+from dataclasses import replace
+from typing import Any, Dict, Mapping, Optional
 
 import pytest
 from scratch_apt import Repository, Root, build
@@ -223,10 +224,13 @@ def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> Non
 
 def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) -> None:
     """apt was killed and dpkg interrupted, so that apt marks nothing; what follows then must not stay ours for good."""
+    root.install("docker-ce")
+    marks = root.path / "var/lib/apt/extended_states"
+    before = marks.read_text()
     step = planned(root, FIRST)
     opened = started(root, step)
     transacted(root, step)
-    (root.path / "var/lib/apt/extended_states").unlink()
+    marks.write_text(before)
     journal = root.path / "var/lib/dpkg/updates/0001"
     journal.touch()
     settled(root, step, opened, "failed")
@@ -417,6 +421,69 @@ def transacted_before_a_power_cut(root: Root, step: Step) -> None:
     transacted(root, step)
     for log, content in zip(logs, as_synced):
         log.write_bytes(content)
+
+
+MARKS = "var/lib/apt/extended_states"
+LEFT_BY_A_CUT = {"nothing": None, "an empty file": b"", "a file of zeros": b"\0" * 4096}
+
+
+def cut(root: Root, step: Step, content: Optional[bytes] = None) -> Mapping[str, Any]:
+    """A transaction, and a power cut at its end that takes the marks; what was noted when it was opened."""
+    opened = dict(BOOKS.opened(root.host, step), boot="the boot before")
+    Journal(root.host).note("started", step, "plan", policy="p", transaction=opened)
+    transacted(root, step)
+    if content is None:
+        (root.path / MARKS).unlink()
+    else:
+        (root.path / MARKS).write_bytes(content)
+    return opened
+
+
+@pytest.mark.parametrize("dpkg", ["whole", "interrupted"])
+@pytest.mark.parametrize("left", LEFT_BY_A_CUT)
+def test_a_power_cut_that_takes_the_marks_makes_nothing_chosen_by_hand(root: Root, left: str, dpkg: str) -> None:
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = cut(root, step, LEFT_BY_A_CUT[left])
+    assert root.automatic() == []
+    if dpkg == "interrupted":
+        (root.path / "var/lib/dpkg/updates/0001").touch()
+    foretold = provenance.followers(root.host, Journal(root.host), "driver")
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "before anybody has settled it"
+    settled(root, step, opened, "failed")
+    (root.path / "var/lib/dpkg/updates/0001").unlink(missing_ok=True)
+    assert root.automatic() == sorted(foretold) == ["containerd.io", "dkms"]
+    assert root.apt("-s", "autoremove").stdout.count("Remv") == 0
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
+    assert not Journal(root.host).recall(provenance.MARKED)
+    removed = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    opened = started(root, removed)
+    transacted(root, removed)
+    assert settled(root, removed, opened) == {} and root.automatic() == ["containerd.io"]
+
+
+def test_marks_are_put_back_before_another_capability_has_apt_write_its_own(root: Root) -> None:
+    root.install("docker-ce")
+    step = replace(planned(root, FIRST), capability="toolkit")
+    toolkits = cut(root, step)
+    root.apt("update")
+    other = planned(root, {"builder": "1"})
+    opened = started(root, other)
+    transacted(root, other)
+    settled(root, other, opened)
+    settled(root, step, toolkits)
+    assert root.automatic() == ["containerd.io", "dkms"]
+
+
+def test_an_administrator_who_has_chosen_since_the_power_cut_is_heard(root: Root) -> None:
+    """apt has written the marks anew by then: what they say counts, and nothing is put back."""
+    root.install("builder")
+    step = planned(root, FIRST)
+    opened = cut(root, step)
+    root.install("docker-ce")
+    assert root.automatic() == ["containerd.io"]
+    settled(root, step, opened)
+    assert root.automatic() == ["containerd.io"]
 
 
 def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:

@@ -28,12 +28,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import (
     Credentials,
     Package,
     Repository,
     Simulation,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import (
     asking,
@@ -698,6 +700,23 @@ def test_what_came_as_a_dependency_is_told_and_what_is_marked_counts_as_such_for
     assert ZYPPER.automatic(root.host) == {"one", "two"}
     told = root.zypper("--no-refresh", "search", "--installed-only", check=False).stdout
     assert set(re.findall(r"(?m)^i +\| (\S+)", told)) == {"one", "two"}, told
+
+
+@pytest.mark.parametrize("left", ["", "\0" * 4096])
+def test_a_power_cut_in_a_transaction_takes_nothing_of_what_was_automatic(root: Root, left: str) -> None:
+    """libzypp writes the file anew with each transaction, and syncs it no more than apt does."""
+    root.rpm("-i", "--nodeps", "--justdb", *(str(scratch_rpm.built(Made(name, "1.0"))) for name in ("one", "two")))
+    root.write("/var/lib/zypp/AutoInstalled", "one\n")
+    books, journal = Provenance(), Journal(root.host)
+    step = packages_step("driver", "driver", {}, {"three": "1.0-1.el9"}, "a test", manager="zypper",
+                         request={"three": "1.0-1.el9"})
+    opened = {**books.opened(root.host, step), "boot": "the one before"}
+    journal.note("started", step, "a plan", policy="", transaction=opened)
+    root.write("/var/lib/zypp/AutoInstalled", left)
+    assert provenance.automatic(root.host, journal, ZYPPER) == {"one"}, "before anybody has settled it"
+    books.settle(root.host, journal, step, opened)
+    assert ZYPPER.automatic(root.host) == {"one"}
+    assert (root.path / "var/lib/zypp/AutoInstalled").read_text() == "one\n"
 
 
 def test_a_repository_is_found_under_an_address_with_variables(root: Root) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ...core.host import CommandFailed, Host
 from ..model import Package
 from ..space import ARCHIVES
+from . import sources
 
 ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
@@ -108,6 +109,21 @@ def automatic(host: Host) -> FrozenSet[str]:
         if fields.get("Auto-Installed") == "1" and "Package" in fields:
             names.append(full_name(fields["Package"], fields.get("Architecture", ""), native_architecture))
     return frozenset(names)
+
+
+def has_marks(host: Host) -> bool:
+    """Whether apt says of any package who chose it. A power cut within half a minute may leave the file empty."""
+    return bool((host.read_bytes(EXTENDED_STATES) or b"").strip(b"\0\n "))
+
+
+def write_marks(host: Host, names: Iterable[str]) -> None:
+    """Write apt's file anew, in which these alone are automatic."""
+    this = sources.architecture(host)
+    stanzas = []
+    for name in sorted(names):
+        bare, _colon, foreign = name.partition(":")
+        stanzas.append("Package: %s\nArchitecture: %s\nAuto-Installed: 1\n\n" % (bare, foreign or this))
+    host.write(EXTENDED_STATES, "".join(stanzas))
 
 
 def own(host: Host) -> List[str]:

@@ -25,6 +25,7 @@ class Apt:
     """One of a kind: APT."""
 
     name = "apt"
+    syncs_automatic = False
     executors: Mapping[str, Executor] = torn.EXECUTORS
 
     def installed(self, host: Host) -> Dict[str, Package]:
@@ -37,7 +38,12 @@ class Apt:
         return database.automatic(host)
 
     def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
-        host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
+        """apt-mark refuses while dpkg is interrupted; where apt has no marks at all, they are written for it."""
+        if database.has_marks(host):
+            host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
+            host.sync()
+        else:
+            database.write_marks(host, names)
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         return database.removable(host, packages, installed_by_us)

@@ -44,6 +44,7 @@ class Dnf(RpmManager):
     """One of a kind: DNF."""
 
     name = "dnf"
+    syncs_automatic: ClassVar[bool] = True
     repositories: ClassVar[str] = REPOSITORIES
     fetched: ClassVar[str] = ARCHIVES
     settings: ClassVar[str] = "/etc/dnf/vars"

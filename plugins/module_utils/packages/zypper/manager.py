@@ -48,6 +48,7 @@ class Zypper(RpmManager):
     """One of a kind: ZYPPER."""
 
     name = "zypper"
+    syncs_automatic: ClassVar[bool] = False
     repositories: ClassVar[str] = REPOSITORIES
     fetched: ClassVar[str] = ARCHIVES
     settings: ClassVar[str] = "/etc/zypp/vars.d"
@@ -70,7 +71,8 @@ class Zypper(RpmManager):
         packages = database.installed(host)
         new = {_bare(name, packages[name].version) for name in names if name in packages}.difference(_automatic(host))
         if new:
-            text = host.read(AUTOMATIC) or ""
+            # A power cut may leave zeros
+            text = (host.read(AUTOMATIC) or "").strip("\0")
             text += "\n" if text and not text.endswith("\n") else ""
             host.write(AUTOMATIC, text + "".join(name + "\n" for name in sorted(new)))
 
