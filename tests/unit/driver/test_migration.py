@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_cont
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 
 pytestmark = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "550.163.01", "580.178.04"
 BARE = facts(A100)
 LOADED = BARE.but(driver_installed=OLD, driver_boots=OLD, driver_loaded=OLD, driver_userspace=OLD,

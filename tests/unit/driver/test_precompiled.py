@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[1] / "packages"))
 from scratch_apt import Repository, Root, build  # noqa: E402
 
 needs_apt = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb", "gpg")), reason="needs apt and gpg")
 OLD, FITTING, NEWEST = "580.126.09", "580.178.04", "580.186.00"
 # The kernel that runs, and the one that Ubuntu has meanwhile
 RUNNING, NEXT = "6.8.0-90-generic", "6.8.0-95-generic"

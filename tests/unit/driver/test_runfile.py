@@ -35,7 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
 pytestmark = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
 BARE = facts(A100)
 # Of the installer, where it is stopped

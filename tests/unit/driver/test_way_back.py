@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 
 pytestmark = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
 # As the epoch of a repository may be; quoted in the names of files
 OLD_PACKAGE, NEW_PACKAGE = "1:580.178.04-1", "1:595.91.07-1"

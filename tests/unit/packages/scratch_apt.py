@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
@@ -58,6 +58,16 @@ def build(directory: Path, name: str, version: str, depends: str = "", conflicts
     Files below etc are its configuration files.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    target = directory / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
+    target.write_bytes(_built(name, version, depends, conflicts, script, size, tuple((files or {}).items()),
+                              tuple((scripts or {}).items())))
+    return target
+
+
+@lru_cache(maxsize=None)
+def _built(name: str, version: str, depends: str, conflicts: str, script: str, size: int,
+           files: Tuple[Tuple[str, bytes], ...], scripts: Tuple[Tuple[str, str], ...]) -> bytes:
+    """Most tests of a process want the same ones."""
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
         (tree / "DEBIAN").mkdir()
@@ -66,18 +76,32 @@ def build(directory: Path, name: str, version: str, depends: str = "", conflicts
         fields = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "t <t@gpuops.invalid>",
                   "Installed-Size": str(size), "Depends": depends, "Conflicts": conflicts, "Description": "a test"}
         (tree / "DEBIAN/control").write_text("".join("%s: %s\n" % item for item in fields.items() if item[1]))
-        for path, content in (files or {}).items():
+        for path, content in files:
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes(content)
-        conffiles = ["/" + path for path in files or {} if path.startswith("etc/")]
+        conffiles = ["/" + path for path, _content in files if path.startswith("etc/")]
         if conffiles:
             (tree / "DEBIAN/conffiles").write_text("".join(path + "\n" for path in conffiles))
-        for name_of_it, text in {**({"preinst": script} if script else {}), **(scripts or {})}.items():
+        for name_of_it, text in {**({"preinst": script} if script else {}), **dict(scripts)}.items():
             (tree / "DEBIAN" / name_of_it).write_text("#!/bin/sh\n%s\n" % text)
             (tree / "DEBIAN" / name_of_it).chmod(0o755)
-        target = directory / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-b", made, str(target)], check=True, capture_output=True)
-    return target
+        package = tree.with_name(tree.name + ".deb")
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-b", made, str(package)], check=True, capture_output=True)
+        content = package.read_bytes()
+        package.unlink()
+    return content
+
+
+@lru_cache(maxsize=None)
+def _stanza(content: bytes) -> str:
+    """What an index has of a package, but for where it lies."""
+    with tempfile.NamedTemporaryFile(suffix=".deb") as package:
+        package.write(content)
+        package.flush()
+        fields = subprocess.run(["dpkg-deb", "--field", package.name], stdout=subprocess.PIPE, text=True,
+                                check=True).stdout
+    return "%sSize: %d\nMD5sum: %s\nSHA256: %s\n" % (
+        fields, len(content), hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest())
 
 
 class Repository:
@@ -131,8 +155,8 @@ class Repository:
         self.publish()
 
     def publish(self, valid_until: str = "", backports: bool = False) -> None:
-        packages = subprocess.run(["dpkg-scanpackages", "-m", "."], cwd=self.directory, capture_output=True, text=True,
-                                  check=True).stdout
+        packages = "\n".join("%sFilename: ./%s\n" % (_stanza(path.read_bytes()), path.relative_to(self.directory))
+                             for path in sorted(self.directory.rglob("*.deb")))
         (self.directory / "Packages").write_text(packages)
         (self.directory / "Packages.gz").write_bytes(gzip.compress(packages.encode(), mtime=0))
         lines = ["Date: " + email.utils.formatdate(usegmt=True)]
