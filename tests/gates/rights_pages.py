@@ -29,6 +29,7 @@ INDENT = 4
 DOES = {
     "inventory": "the inventory plugin `gpu_nodes`",
     "plan": "`gpuops.nvidia.plan`, and check mode of what brings components",
+    "stage": "`gpuops.nvidia.stage`",
     "validate": "`gpuops.nvidia.validate`",
     "site": "`gpuops.nvidia.site`",
     "uninstall": "`gpuops.nvidia.uninstall`",

@@ -18,9 +18,10 @@ REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # What uses one processor, or waits for its disk and the network, runs behind the tests in what they leave over
 BESIDE_SECONDS = 5400
-# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
-# built first), or that stop a run at many of its steps: too long for the inner loop
-PROGRAMS = ("tests/unit/cluster/components/test_carrying_out.py", "tests/unit/cluster/test_beside_charts.py",
+# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus or an API
+# server (which are built first), or that stop a run at many of its steps: too long for the inner loop
+PROGRAMS = ("tests/unit/cluster/components/test_carrying_out.py", "tests/unit/cluster/custody/test_disturbed.py",
+            "tests/unit/cluster/test_beside_charts.py", "tests/unit/cluster/test_budget.py",
             "tests/unit/core/test_injected.py", "tests/unit/driver/test_migration.py",
             "tests/unit/driver/test_precompiled.py", "tests/unit/driver/test_runfile.py",
             "tests/unit/driver/test_way_back.py", "tests/unit/packages",

@@ -22,7 +22,8 @@ from .nodes import (
     operator_is_active,
     operator_refusal,
     resource_shortfall,
-    skew_findings,
+    skew_finding,
+    usual_drivers,
 )
 from .placement import admits
 from .readiness import left_out, pod_troubles, rolled_out
@@ -32,6 +33,8 @@ PAUSE_SECONDS = 2.0
 STANDSTILL_SECONDS = 10.0
 
 NODES = "/api/v1/nodes"
+# Most of a Node's text, and nothing that is asked for
+UNREAD = ("images", "managedFields")
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 # Of the API of dynamic resource allocation, the newest first
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
@@ -50,10 +53,14 @@ def observe(
     Operator manages it and who offers its GPUs. Of the others is known whether they have GPUs ('others').
     """
     policies = _policies(cluster)
-    nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), labelSelector=selector)
+    nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), leave_out=UNREAD,
+                          labelSelector=selector)
     facts = {str(each.facts["name"]): each.facts for each in sorted(nodes, key=lambda each: str(each.facts["name"]))}
-    for name, finding in skew_findings(list(facts.values())).items():
-        facts[name].setdefault("findings", []).append(finding)
+    usual = usual_drivers((each["product"], each["driver_version"]) for each in facts.values())
+    for each in facts.values():
+        finding = skew_finding(each, usual)
+        if finding is not None:
+            each.setdefault("findings", []).append(finding.to_dict())
     whole = {name: each for name, each in facts.items() if only is None or name in only}
     managed = {str(each.facts["name"]) for each in nodes if each.managed}
     if only is None:
@@ -102,7 +109,7 @@ def refuse_other_managers(cluster: Client) -> None:
 
     refusal = operator_refusal(policies, sorted({
         name for selector in ((None,) if policies else OPERATOR_VALIDATES)
-        for name in cluster.items(NODES, keep=name_if_managed, labelSelector=selector)}))
+        for name in cluster.items(NODES, keep=name_if_managed, leave_out=UNREAD, labelSelector=selector)}))
     if refusal:
         raise GpuOpsError.because([Refusal.from_dict(refusal)])
 
@@ -246,7 +253,7 @@ class _Rollout:
         return self._waiting
 
     def _without_dead_nodes(self, found: Mapping[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-        unready = set(self._cluster.items(NODES, keep=_name_if_unready))
+        unready = set(self._cluster.items(NODES, keep=_name_if_unready, leave_out=UNREAD))
         rest = {}
         for name, workload in found.items():
             labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}

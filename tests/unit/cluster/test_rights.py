@@ -199,7 +199,7 @@ class TestAsking:
         require(client, rights_of(["pods"]))
         asked = [request.body["spec"]["resourceAttributes"] for request in api.state.requests]
         assert {"verb": "create", "group": "", "resource": "pods", "subresource": "eviction"} in asked
-        assert len(asked) == 3
+        assert len(asked) == 7, "each right once"
 
     def test_nothing_is_asked_for_nothing(self, api: Api, client: Client) -> None:
         require(client, rights_of([]))

@@ -1,0 +1,261 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Custody on the double of the API server: what every server is held to, and what only the double can be made to do."""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Dict
+
+import pytest
+from cluster_api import Answer, Api
+from cluster_objects import node
+from custody_bed import (
+    NAMESPACE,
+    NODE,
+    NOT_READY,
+    Bed,
+    Drained,
+    refused,
+    returning,
+    taking,
+)
+from custody_cases import (  # noqa: F401
+    UPGRADE,
+    TestOptOuts,
+    TestOthersAtWork,
+    TestReturning,
+    TestTaking,
+    TestTwoRuns,
+    TestUnwinding,
+    TestWhoseCordon,
+)
+from object_store import Store
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+
+NODES = {"Node": ("v1", "nodes", False), "Machine": ("cluster.x-k8s.io/v1beta1", "machines", True),
+         "NodeMaintenance": ("maintenance.nvidia.com/v1alpha1", "nodemaintenances", True)}
+
+
+@pytest.fixture
+def store(api: Api) -> Store:
+    """With a node that has our labels, and the namespace of ours."""
+    api.state.store = Store(more=NODES)
+    for name in (NAMESPACE, "default"):
+        api.state.store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    api.state.store.put(node(NODE), "kubelet")
+    return api.state.store
+
+
+@pytest.fixture
+def bed(api: Api, store: Store) -> Bed:
+    made = Bed(Client(Connection(kubeconfig=str(api.kubeconfig)), sleep=lambda seconds: None))
+    made.give_back("earlier")
+    assert made.end()["lease"] is False
+    return made
+
+
+class TestTakingOnTheDouble:
+    def test_a_namespace_that_is_not_there_is_made_as_the_components_make_it(self, bed: Bed, store: Store) -> None:
+        del store.objects["/api/v1/namespaces/" + NAMESPACE]
+        bed.take("a")
+        made = store.get("Namespace", "", NAMESPACE)
+        assert made and made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops"
+
+    def test_check_mode_writes_nothing(self, bed: Bed, store: Store) -> None:
+        before, drain = bed.end(), Drained()
+        store.writes.clear()
+        told = bed.custody("a").take(NODE, taking(drain), dry_run=True)
+        assert told["changed"] and drain.asked == [True]
+        assert bed.end() == before and store.writes == []
+        bed.take("a")
+        store.writes.clear()
+        assert bed.custody("a").give_back(NODE, returning(), dry_run=True)["changed"]
+        assert store.writes == []
+
+
+class TestUnwindingOnTheDouble:
+    def test_components_that_stay_have_their_labels_again(self, bed: Bed, store: Store, api: Api) -> None:
+        before = bed.end()
+        store.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"},
+            "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": NODE}})
+        error = refused("cluster.components_stay", bed.take, "a")
+        assert bed.end() == before
+        assert [each.split(" ")[0] for each in error.details["put_back"]] == ["labels", "cordon", "Lease"]
+
+    def test_what_cannot_be_put_back_is_told(self, bed: Bed, api: Api) -> None:
+        def down() -> None:
+            api.state.refuse = Answer(400, "no")
+
+        drain = Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c"), meanwhile=down)
+        error = refused("cluster.pods_not_evicted", bed.take, "a", drain)
+        assert error.details["put_back"] == [] and len(error.details["remains"]) == 2
+
+
+def tried(bed: Bed, name: str) -> str:
+    """What becomes of a run that does not wait."""
+    try:
+        return str(bed.take(name, wait=0.0)["custody"])
+    except GpuOpsError as error:
+        return error.code
+
+
+def met(bed: Bed, other: Bed, number: int) -> Dict[str, str]:
+    """What becomes of two runs, the second of which comes between two requests of the first; alone, of the first."""
+    told: Dict[str, str] = {}
+    real, sent = bed.client._request, [0]
+
+    def request(*arguments: Any, **options: Any) -> Any:
+        sent[0] += 1
+        if sent[0] == number:
+            told["b"] = tried(other, "b")
+        return real(*arguments, **options)
+
+    bed.client._request = request  # type: ignore[method-assign]
+    told["a"] = tried(bed, "a")
+    bed.client._request = real  # type: ignore[method-assign]
+    return told
+
+
+class TestTwoRunsOnTheDouble:
+    def test_side_by_side_exactly_one_has_it(self, bed: Bed, api: Api) -> None:
+        other = Bed(Client(Connection(kubeconfig=str(api.kubeconfig)), sleep=lambda seconds: None))
+        winners = set()
+        for number in range(1, 100):
+            told = met(bed, other, number)
+            if "b" not in told:
+                break
+            assert sorted(told.values()) == ["cluster.node_held", "taken"], number
+            winner, = (name for name, what in told.items() if what == "taken")
+            winners.add(winner)
+            assert bed.holder() == winner + "@ctrl-1"
+            bed.give_back(winner)
+        assert winners == {"a", "b"} and number > 10
+
+
+class TestWhoseCordonOnTheDouble:
+    def test_one_of_whom_nobody_kept_book_stays(self, bed: Bed, store: Store) -> None:
+        there = store.get("Node", "", NODE)
+        assert there
+        there["spec"]["unschedulable"] = True
+        there["metadata"]["managedFields"] = []
+        assert bed.take("a")["cordoned_by_others"]
+
+    def test_one_of_a_release_before_goes(self, bed: Bed, store: Store) -> None:
+        """It said in an annotation alone that a run of ours had cordoned the node."""
+        there = store.get("Node", "", NODE)
+        assert there
+        there["spec"]["unschedulable"] = True
+        there["metadata"].setdefault("annotations", {})["gpuops.nvidia.com/cordoned-by"] = "gpuops"
+        store.put(there, "OpenAPI-Generator")
+        assert bed.custody("a").give_back(NODE, returning(), dry_run=True)["changed"]
+        bed.give_back("a")
+        there = store.get("Node", "", NODE)
+        assert there and "unschedulable" not in there["spec"]
+        assert "gpuops.nvidia.com/cordoned-by" not in there["metadata"]["annotations"]
+
+    def test_what_nobody_says_on_the_node_does_not_go_with_our_claim(self, bed: Bed, store: Store) -> None:
+        """As the taint of a new Node, and what admission has annotated."""
+        there = store.get("Node", "", NODE)
+        assert there
+        there["metadata"]["annotations"]["example.com/of-nobody"] = "x"
+        there["metadata"]["managedFields"] = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {
+            "f:metadata": {"f:labels": {"f:kubernetes.io/hostname": {}}}}}]
+        before = bed.end()
+        bed.take("a")
+        bed.give_back("a")
+        assert bed.end() == before and bed.node()["spec"]["podCIDR"]
+
+
+class TestReturningOnTheDouble:
+    def test_it_is_opened_once_it_offers_what_it_did(self, bed: Bed, store: Store) -> None:
+        there = store.get("Node", "", NODE)
+        assert there
+        offered = there["status"].setdefault("allocatable", {})
+        offered.update({"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "0", "cpu": "64"})
+        taken = bed.take("a")
+        assert taken["offers"] == {"nvidia.com/gpu": 8}
+        back = replace(returning(), offers=taken["offers"], timeout=0)
+        for count in ("0", "7"):
+            there = store.get("Node", "", NODE)
+            assert there
+            there["status"]["allocatable"]["nvidia.com/gpu"] = count
+            error = refused("cluster.gpus_not_offered", bed.custody("a").give_back, NODE, back)
+            assert "%s of 8 nvidia.com/gpu" % count in error.found and not bed.is_open()
+        there["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+        bed.custody("a").give_back(NODE, back)
+        assert bed.is_open() and bed.end()["lease"] is False
+
+    def test_a_node_that_was_not_taken_gets_its_labels_for_one_look(self, bed: Bed, store: Store, api: Api) -> None:
+        store.writes.clear()
+        api.state.requests.clear()
+        told = bed.custody("b").give_back(NODE, returning(), lease_is_there=False)
+        assert not told["changed"] and store.writes == []
+        assert [request.path for request in api.state.requests] == ["/api/v1/nodes/gpu-1"]
+
+    def test_another_node_of_that_name_is_not_offered(self, bed: Bed, store: Store) -> None:
+        uid = bed.take("a")["node"]["uid"]
+        store.put(node(NODE, taints=[{"key": NOT_READY, "effect": "NoSchedule"}]), "kubelet")
+        refused("cluster.node_replaced", bed.give_back, "a", uid=uid)
+        assert NOT_READY in bed.taints()
+
+
+class TestOthersAtWorkOnTheDouble:
+    def test_a_mark_is_named_and_nothing_was_touched(self, bed: Bed, store: Store) -> None:
+        bed.write("operator", labels={UPGRADE: "drain-required"})
+        before = bed.end()
+        store.writes.clear()
+        error = refused("cluster.node_of_others", bed.take, "a", wait=20.0)
+        assert "NVIDIA's upgrade controller (label %s=drain-required); waited for 20 s" % UPGRADE in error.found
+        assert bed.end() == before and store.writes == []
+
+    def test_one_that_comes_while_it_is_cordoned_is_seen_before_the_drain(self, bed: Bed, store: Store) -> None:
+        before, drain = bed.end(), Drained()
+        store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+            "name": "kured", "namespace": "kube-system", "annotations": {}}, "spec": {}})
+        real = bed.client.apply
+
+        def apply(*arguments: Any, **options: Any) -> Any:
+            there = store.get("DaemonSet", "kube-system", "kured")
+            assert there
+            there["metadata"]["annotations"]["weave.works/kured-node-lock"] = json.dumps({"nodeID": NODE})
+            return real(*arguments, **options)
+
+        bed.client.apply = apply  # type: ignore[method-assign]
+        error = refused("cluster.node_of_others", bed.take, "a", drain)
+        assert "DaemonSet kube-system/kured" in error.found and drain.asked == [True]
+        assert bed.end() == before
+
+    def test_a_node_maintenance_is_honoured(self, bed: Bed, store: Store) -> None:
+        store.put({"apiVersion": "maintenance.nvidia.com/v1alpha1", "kind": "NodeMaintenance", "metadata": {
+            "name": "firmware-gpu-1", "namespace": "default"}, "spec": {"nodeName": NODE}})
+        error = refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        assert "NodeMaintenance default/firmware-gpu-1" in error.found
+
+    def test_who_may_not_look_for_them_sees_the_node(self, bed: Bed, store: Store) -> None:
+        store.denied |= {("list", "daemonsets"), ("list", "nodemaintenances")}
+        assert bed.take("a")["custody"] == "taken"
+
+
+class TestOptOutsOnTheDouble:
+    def test_the_machine_is_not_replaced_meanwhile(self, bed: Bed, store: Store) -> None:
+        store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
+            "name": "m", "namespace": "default"}, "spec": {}})
+        bed.write("capi", annotations={
+            "cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"})
+
+        def is_protected() -> bool:
+            there = store.get("Machine", "default", "m")
+            assert there
+            return "cluster.x-k8s.io/skip-remediation" in (there["metadata"].get("annotations") or {})
+
+        bed.take("a")
+        assert is_protected()
+        bed.give_back("a")
+        assert not is_protected()
+        refused("cluster.pods_not_evicted", bed.take, "a",
+                Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")))
+        assert not is_protected()
