@@ -48,7 +48,7 @@ class Provenance:
         manager = manager_of_step(step)
         journal = Journal(host)
         account = journal.packages(step.capability)
-        _mark_lost(host, journal, manager, manager.installed(host))
+        _mark_lost(host, journal, manager)
         if not manager.syncs_automatic:
             _remember(journal, MARKED, step.capability, manager.automatic(host))
         noted = manager.prepare(host, step, account, _fetched(step, done))
@@ -74,7 +74,7 @@ class Provenance:
             return
         manager = manager_of_step(step)
         packages = manager.installed(host)
-        _mark_lost(host, journal, manager, packages)
+        _mark_lost(host, journal, manager)
         came = manager.evidence(host, step, opened, packages)
         account = {
             name: change for name, change in merged(_account(opened), came).items()
@@ -157,11 +157,12 @@ def _lost(host: Host, journal: Journal, manager: PackageManager) -> FrozenSet[st
     return frozenset(names)
 
 
-def _mark_lost(host: Host, journal: Journal, manager: PackageManager, packages: Mapping[str, Package]) -> None:
+def _mark_lost(host: Host, journal: Journal, manager: PackageManager) -> None:
     """Before the manager marks anything else: it is not told any more then that they were lost."""
-    lost = _lost(host, journal, manager).intersection(packages)
-    if lost:
-        manager.mark_automatic(host, sorted(lost))
+    lost = _lost(host, journal, manager)
+    there = lost.intersection(manager.installed(host)) if lost else lost
+    if there:
+        manager.mark_automatic(host, sorted(there))
 
 
 def followers(host: Host, journal: Journal, capability: str, manager: PackageManager = APT) -> FrozenSet[str]:
