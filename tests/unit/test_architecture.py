@@ -62,6 +62,11 @@ def test_rooms_import_only_what_the_house_allows(room: str, path: Path) -> None:
     assert ours - {room, ""} <= ALLOWED[room]
 
 
+def test_packages_say_what_they_are_in_their_modules() -> None:
+    """ansible-test wants nothing in a package's own file (sanity test empty-init)."""
+    assert [str(path) for path in UTILS.parent.rglob("__init__.py") if path.stat().st_size] == []
+
+
 def test_plugins_import_each_other_relatively() -> None:
     """Modules too: they are run by their full names, on a host as on the controller."""
     assert [str(path) for path in UTILS.parent.rglob("*.py")

@@ -7,7 +7,7 @@ import re
 from typing import Callable, Dict
 
 from ..core.errors import GpuOpsError
-from ..core.host import CommandResult, Host
+from ..core.host import CommandFailed, CommandResult, CommandTimedOut, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, Executor
@@ -152,7 +152,18 @@ def download_packages(host: Host, journal: Journal, step: Step) -> None:
     manager = manager_of_step(step)
     if manager is APT:
         lend(host, step.change["after"])
-    manager.download(host, step)
+    try:
+        manager.download(host, step)
+    except CommandTimedOut:
+        raise
+    except CommandFailed as error:
+        raise GpuOpsError(
+            "driver.packages_not_fetched",
+            found="not every package was fetched: %s" % error.found,
+            wanted=", ".join("%s %s" % item for item in sorted(step.change["after"].items())),
+            remedy="no package of this host has changed; see that the repository answers and has each file that its "
+                   "index names (a mirror whose synchronization was stopped has not), and run this again",
+            **error.details) from error
     keep_fetched(host, journal, step.change["after"], manager.installed(host))
 
 

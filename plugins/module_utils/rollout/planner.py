@@ -10,6 +10,18 @@ healthy, cordoned by others, not Ready or unreachable. It counts once, so that t
 takes no further place; what is in progress or failed through us never exceeds a limit. A bad change stops itself: every
 host that it breaks makes the next step smaller (Cluster API counts so too), and failed hosts keep their places (a lock
 that passes on with time takes one node after another).
+
+The nouns of a rollout:
+Policy   what the user says of it (policy.py), windows among it (windows.py).
+Change   what a host's plan does, without its name: what hosts have in common that are changed alike (change.py).
+Host     a host with its change, its Node, and what the cluster's record knows of it (hosts.py makes it).
+Unit     hosts that are changed at once: one, a clique, or a job group.
+Rollout  the units of a run in their order, and who is beside it or refused: plan() of planner.py.
+Present  how things stand; decide() of planner.py says who may begin then.
+Record   what all controllers share (budget.py): the limits, the open rollout, the slots, what canaries have proved.
+
+A host that begins asks; nobody pushes. So a run that dies, a slice that is late and a person who runs it by hand keep
+to the same limits, and what is decided is decided of the record and the Nodes as they are then.
 """
 from __future__ import annotations
 

@@ -84,6 +84,17 @@ class RpmMachine(Generic[ARoot]):
     def bring_repository_back(self) -> None:
         self.server = serve(self.server.RequestHandlerClass, self.server.server_port)
 
+    def mirror(self, directory: Path, lost: str = "") -> None:
+        """Its repository is this one from now. lost: which files of it are not there, though the index names them: a
+        part of their names."""
+        self.take_repository_away()
+        self.server = serve(partial(Quiet, directory=str(directory), lost=lost), self.server.server_port)
+
+    def system(self) -> Dict[str, bytes]:
+        """Every file and its bytes, without what is this collection's own, packages that were fetched, and lists."""
+        return {path: content for path, content in self.root.tree().items()
+                if not path.startswith(("run/", "var/lib/gpuops/", "var/cache/", "var/log/")) and "gpuops" not in path}
+
     def others_gave_up(self) -> None:
         """What a run of before has handed over to its controller, and never took up again, holds up nobody any more."""
         self.root.host.remove(lock.RECORD)
@@ -162,5 +173,15 @@ def silent(port: int = 0) -> Iterator[socket.socket]:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    """lost: a part of the names of files that it does not find."""
+
+    def __init__(self, *words: Any, lost: str = "", **more: Any) -> None:
+        self.lost = lost
+        super().__init__(*words, **more)
+
+    def translate_path(self, path: str) -> str:
+        found = super().translate_path(path)
+        return found + ".lost" if self.lost and self.lost in Path(found).name else found
+
     def log_message(self, format: str, *words: Any) -> None:
         """Not among what the tests print."""

@@ -13,14 +13,14 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Type, TypeVar
 from urllib.parse import quote
 
 import pytest
 import scratch_rpm
 from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
-from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
+from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Made, Root, module_of
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -232,6 +232,39 @@ def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repos
     shutil.copy(scratch_rpm.built(unsigned), staged)
     told = machine.call(run_id="test 2")
     assert (told["code"], driver(machine)) == ("driver.repository_unreadable", {})
+
+
+@pytest.mark.parametrize("lacking, code", [
+    ("nvidia-persistenced", "driver.version_incomplete"), ("dkms", "packages.unsolvable"),
+    ("kernel-devel", "packages.unsolvable")])
+def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
+    machine: Machine, tmp_path: Path, lacking: str, code: str
+) -> None:
+    def without(packages: Sequence[Made]) -> List[Made]:
+        return [each for each in packages if each.name != lacking]
+
+    machine.mirror(scratch_rpm.publish(tmp_path / "mirror", without(scratch_rpm.OF_NVIDIA), modules=True))
+    machine.root.configure("baseos", scratch_rpm.publish(
+        tmp_path / "system", without(scratch_rpm.OF_SYSTEM), key="two"), "two")
+    before = machine.system()
+    for state in ("staged", "present"):
+        (refusal,) = machine.call(state=state)["refusals"]
+        assert refusal["code"] == code and lacking in refusal["found"]
+    assert (machine.system(), driver(machine)) == (before, {})
+
+
+def test_a_file_that_the_mirror_has_lost_is_named_before_anything_changes(machine: Machine) -> None:
+    machine.run()
+    before, there = machine.system(), machine.root.installed()
+    machine.mirror(scratch_rpm.nvidia(), lost="nvidia-persistenced-" + V595)
+    for state in ("staged", "present"):
+        told = machine.call(version=V595, state=state)
+        assert told["code"] == "driver.packages_not_fetched", told
+        assert "nvidia-persistenced-3:%s" % V595 in told["found"]
+    assert (machine.system(), machine.root.installed()) == (before, there)
+    machine.mirror(scratch_rpm.nvidia())
+    change(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
 
 
 @pytest.mark.variation

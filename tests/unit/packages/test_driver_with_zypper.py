@@ -7,14 +7,14 @@ import http.server
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 import scratch_rpm
 import scratch_zypper
 from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
-from scratch_rpm import OLDER_580, V580, V595, V610
+from scratch_rpm import OLDER_580, V580, V595, V610, Made
 from scratch_zypper import KERNELS, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -183,6 +183,40 @@ def test_what_is_staged_is_installed_without_the_repository_and_what_others_have
     refused = machine.call(check=True, version=V595)
     assert (refused["failed"], refused["code"]) == (True, "packages.held")
     assert "zypper removelock nvidia-persistenced" in refused["msg"]
+
+
+@pytest.mark.parametrize("lacking, code, told", [
+    ("nvidia-persistenced", "driver.version_incomplete", "has no nvidia-persistenced in version " + V580),
+    ("dkms", "packages.unsolvable", "nothing provides dkms"),
+    ("kernel-default-devel", "driver.no_kernel_headers", "no headers for kernel 6.4.0-%s-default" % KERNELS[0])])
+def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
+    machine: Machine, tmp_path: Path, lacking: str, code: str, told: str
+) -> None:
+    def without(packages: Sequence[Made]) -> List[Made]:
+        return [each for each in packages if each.name != lacking]
+
+    machine.mirror(scratch_rpm.publish(tmp_path / "mirror", without(scratch_zypper.OF_NVIDIA)))
+    machine.root.configure("suse", scratch_rpm.publish(
+        tmp_path / "system", without(scratch_zypper.OF_SYSTEM), key="two"), "two")
+    before = machine.system()
+    for state in ("staged", "present"):
+        (refusal,) = machine.call(state=state)["refusals"]
+        assert refusal["code"] == code and told in refusal["found"]
+    assert (machine.system(), driver(machine)) == (before, {})
+
+
+def test_a_file_that_the_mirror_has_lost_is_named_before_anything_changes(machine: Machine) -> None:
+    machine.run()
+    before, there = machine.system(), machine.root.installed()
+    machine.mirror(scratch_zypper.nvidia(), lost="nvidia-persistenced-" + V595)
+    for state in ("staged", "present"):
+        told = machine.call(version=V595, state=state)
+        assert told["code"] == "driver.packages_not_fetched", told
+        assert "nvidia-persistenced-%s-1.el9.x86_64.rpm' not found" % V595 in told["found"]
+    assert (machine.system(), machine.root.installed()) == (before, there)
+    machine.mirror(scratch_zypper.nvidia())
+    change(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
 
 
 @pytest.mark.variation

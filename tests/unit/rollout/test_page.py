@@ -19,7 +19,7 @@ PREFIX = "gpu_rollout_"
 
 
 def example() -> Dict[str, Any]:
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```yaml\n(gpu_.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     given = yaml.safe_load(block)
     assert all(name.startswith(PREFIX) for name in given)
     return {name[len(PREFIX):]: value for name, value in given.items()}
