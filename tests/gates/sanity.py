@@ -63,7 +63,8 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     get_pip.write_text(GET_PIP_SCRIPT)
     variables = {
         "HOME": str(home),
-        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_directories(), "/usr/bin", "/bin"]),
+        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_directories(release, python),
+                          "/usr/bin", "/bin"]),
         "PYTHONPATH": "",
     }
     own_pip = os.environ.get("PIP_CONFIG_FILE")
@@ -73,10 +74,16 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     return variables
 
 
-def _interpreter_directories() -> List[str]:
-    """Directories of the Python versions that managed hosts may have; a pyenv shim would stop ansible-test."""
-    paths = [bootstrap.interpreter(minor) for minor in range(9, 15)]
-    return list(dict.fromkeys(str(Path(path).parent) for path in paths if path))
+def _interpreter_directories(release: str, python: str) -> List[str]:
+    """Directories of the Python versions that managed hosts may have; a pyenv shim would stop ansible-test.
+
+    Every release imports all files with each Python anew. The oldest and the newest release, which are tested time and
+    again, do so with the oldest, the newest and their own; those between them with all.
+    """
+    paths = [path for path in map(bootstrap.interpreter, range(9, 15)) if path]
+    if release in cores.oldest_and_newest():
+        paths = [each for each in paths if each in (paths[0], paths[-1], python)]
+    return list(dict.fromkeys(str(Path(path).parent) for path in paths))
 
 
 def _core(release: str, python: str, bench: Bench) -> Path:

@@ -96,7 +96,7 @@ def laboratory_gates() -> List[Gate]:
 
 
 def slow_gates() -> List[Gate]:
-    return [Gate("slow", "Debian's own driver, compiled", _slow, 2400),
+    return [Gate("slow", "Debian's own driver, compiled, and an upgrade of a fleet", _slow, 4000),
             Gate("program-variations", "variations of the tests that run programs", _program_variations, 2400),
             Gate("variations", "variations of the tests on laboratory hosts", _variations, 4000, needs=("lab-parts",))]
 

@@ -3,8 +3,10 @@
 """The driver on a laboratory host: packages, DKMS builds, reloads and their way back are real."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -91,12 +93,16 @@ class Play:
         assert not results[-1].get("failed"), results[-1]
         return results
 
-    def plan(self, **driver: Any) -> Dict[str, Any]:
+    def planned(self, **driver: Any) -> Dict[str, Any]:
+        """What gpu_plan answers."""
         (result,) = self.tasks([{"gpuops.nvidia.gpu_plan": {
             "nouveau": {}, "driver": dict(self.driver, **driver), "activation": {},
             "fabric": {}}}])
         assert not result.get("failed"), result
-        return dict(result["plan"])
+        return result
+
+    def plan(self, **driver: Any) -> Dict[str, Any]:
+        return dict(self.planned(**driver)["plan"])
 
     def done(self, since: int = 0) -> List[Dict[str, Any]]:
         """Steps that the journal has as done, from its line `since` on."""
@@ -288,17 +294,24 @@ def test_what_is_staged_is_exchanged_without_network_and_without_a_compiler(play
     assert changed(play.writers(version=NEW)) == [False] * 4
 
 
-def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
+@contextlib.contextmanager
+def busy(play: Play) -> Iterator[None]:
+    """A GPU of the host is in use."""
     # There is no kernel behind the simulated nodes: a descriptor of the path alone is all that can be had.
     hold = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(600)"
     play.say("systemd-run", "--unit", "trainer", "python3", "-c", hold)
     try:
+        yield
+    finally:
+        play.say("systemctl", "stop", "trainer")
+
+
+def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
+    with busy(play):
         results = play.writers(version=OLD)
         assert results[2]["reboot_required"]
         why = results[2]["plan"]["requirements"][0]["why"]
         assert "/dev/nvidia0" in why and "python3 (pid " in why and "trainer.service" in why
-    finally:
-        play.say("systemctl", "stop", "trainer")
     play.writers(version=OLD)
     assert play.say("cat", "/sys/module/nvidia/version") == OLD
 
@@ -332,6 +345,26 @@ def exchanged_as_planned(play: Play, before: str, version: str) -> None:
     assert changed(play.writers(version=version)) == [False] * 4
 
 
+def test_the_plan_of_an_upgrade_tells_what_an_administrator_asks_of_a_busy_node(play: Play) -> None:
+    """Versions, packages, what stops, whether it reboots and why, and how to go back."""
+    there = [line.split() for line in play.say("dpkg-query", "-W", "-f", "${Package} ${Version}\n").splitlines()]
+    packages = ["       %s: %s-1 -> %s-1" % (name, OLD, NEW) for name, version in there if version == OLD + "-1"]
+    with busy(play):
+        text = str(play.planned(version=NEW)["text"])
+    idle = str(play.planned(version=NEW)["text"])
+    for each in (text, idle):
+        assert "Driver %s with the open kernel module takes the place of %s, in one transaction." % (NEW, OLD) in each
+        assert len(packages) >= 5 and set(packages) <= set(each.splitlines())
+        assert ("returns to: driver %s with the open kernel module of %s/, from package files on this host" % (
+            OLD, REPOSITORY)) in each
+    assert {"nvidia-persistenced.service", "nvidia-fabricmanager.service"} <= set(
+        re.findall(r"service.stop (\S+)", idle))
+    assert "module.unload nvidia\n" in idle and "reboot" not in idle
+    assert re.search(r"\[reboot\] a reboot for .*\n.*/dev/nvidia0.*python3 \(pid \d+.*trainer\.service", text), text
+    assert "module.unload" not in text
+
+
+@pytest.mark.variation
 def test_an_exchange_is_exactly_the_plan(play: Play) -> None:
     exchanged_as_planned(play, OLD, NEW)
 

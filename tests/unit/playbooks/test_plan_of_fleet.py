@@ -94,6 +94,7 @@ def fleet(controller: Controller, api: Api) -> Fleet:
     return Fleet(controller, api)
 
 
+@pytest.mark.variation
 def test_the_plan_of_500_hosts_is_read_in_a_page_and_each_host_is_in_it(fleet: Fleet) -> None:
     fleet.add(*("gpu-%03d" % number for number in range(1, 413)))
     fleet.add(*("gpu-%03d" % number for number in range(413, 489)), plan=UPGRADE, expected_seconds=840)
@@ -123,6 +124,7 @@ def test_the_plan_of_500_hosts_is_read_in_a_page_and_each_host_is_in_it(fleet: F
         assert "gpu-[001-412]" in page and "580.178.04-1" in page and lines[-1][-16:] in page
 
 
+@pytest.mark.variation
 def test_memory_does_not_grow_with_the_text_of_equal_plans(fleet: Fleet) -> None:
     """Of 40 hosts: what Ansible held of each it would hold 40 times, and a copy as it is registered."""
     plugins = fleet.controller.directory / "callbacks"

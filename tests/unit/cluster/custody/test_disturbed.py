@@ -60,7 +60,7 @@ class Disturbed:
 
 @pytest.fixture(params=[
     pytest.param((way, cordoned), id="%s, %s" % (way, "cordoned" if cordoned else "open"),
-                 marks=[pytest.mark.variation] if cordoned and way != "out and back" else [])
+                 marks=[pytest.mark.variation] if cordoned and way != "out and back" or way == "out and failed" else [])
     for way in WAYS for cordoned in (False, True)])
 def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disturbed]:
     way, cordoned = request.param
