@@ -25,6 +25,8 @@ EMPTY: Tuple[Any, ...] = ("", [], {})
 # Of these, what follows the first part is asked of what that part gives, and no more of the facts
 ASKS_ON = ("subexpression", "index_expression", "projection", "filter_projection", "value_projection", "flatten",
            "slice", "pipe")
+# Of those, what hands on all that its first part gives, be it the facts themselves
+HANDS_ON = ("subexpression", "pipe")
 
 # The library draws the place below the expression, on lines of their own
 WITH_DRAWING = re.compile(r":? ?(?:Parse error|for expression)|:?\n")
@@ -57,7 +59,7 @@ class NodeFilters:
                 refusals.append(_unreadable(number, expression, getattr(error, "lex_position", None), str(error)))
                 continue
             self._compiled.append(compiled)
-            refusals.extend(_unreadable(number, expression, expression.find(word), reason)
+            refusals.extend(_unreadable(number, expression, _place_of(word, expression), reason)
                             for word, reason in _mistakes(compiled.parsed))
         if refusals:
             raise GpuOpsError.because(refusals)
@@ -96,6 +98,9 @@ def _mistakes(tree: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     for name in _facts_named(tree):
         if name not in facts:
             yield name, "nodes have no fact %s; they have %s" % (name, ", ".join(sorted(facts)))
+    for word in _negated_too_early(tree):
+        yield word, "`!` is of what stands right behind it, and the rest asks true or false for something: put " \
+            "parentheses around what is meant, as in `!(mig.strategy)`"
     for call in _calls(tree):
         name, given = call["value"], len(call["children"])
         function = jmespath.functions.Functions.FUNCTION_TABLE.get(name)
@@ -111,9 +116,30 @@ def _facts_named(tree: Mapping[str, Any]) -> Iterator[str]:
     if tree["type"] == "field":
         yield tree["value"]
     elif tree["type"] != "expref":
-        for child in tree["children"][:1 if tree["type"] in ASKS_ON else None]:
+        for child in tree["children"]:
             if isinstance(child, dict):
                 yield from _facts_named(child)
+                if tree["type"] in ASKS_ON and not (tree["type"] in HANDS_ON and _is_all(child)):
+                    break
+
+
+def _is_all(tree: Mapping[str, Any]) -> bool:
+    """Whether what it gives are the facts as they are: `@`."""
+    return tree["type"] == "current" or (tree["type"] == "pipe" and all(map(_is_all, tree["children"])))
+
+
+def _negated_too_early(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Each `!` whose answer, true or false, is asked for a part of it, with the word behind it; '' where there is none.
+
+    In the library `!` binds more tightly than a dot.
+    """
+    first = tree["children"][0] if tree["type"] in ASKS_ON else {}
+    if tree["type"] != "pipe" and first.get("type") == "not_expression":
+        negated = first["children"][0]
+        yield "!@" if negated["type"] == "current" else "!" + negated["value"] if negated["type"] == "field" else ""
+    for child in tree["children"]:
+        if isinstance(child, dict):
+            yield from _negated_too_early(child)
 
 
 def _calls(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -122,6 +148,12 @@ def _calls(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for child in tree["children"]:
         if isinstance(child, dict):
             yield from _calls(child)
+
+
+def _place_of(word: str, expression: str) -> Optional[int]:
+    """Counted from 0; None where it is not known, or written in another way."""
+    place = expression.find(word) if word else -1
+    return None if place < 0 else place
 
 
 def _unreadable(number: int, expression: Any, position: Optional[int], reason: str) -> Refusal:

@@ -26,6 +26,7 @@ from .nodes import (
     usual_drivers,
 )
 from .placement import admits
+from .pods import Pod, pod_of
 from .readiness import left_out, pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
@@ -179,31 +180,42 @@ def wait_for_components_gone(
     cluster: Client,
     node: str,
     timeout: float,
+    skip_after: float = 0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
+    now: Callable[[], float] = time.time,
+) -> List[Pod]:
     """Return once none of our pods that hold the driver is about to leave the node; refuse when the time is up.
 
     About to leave is what is being deleted, and what the node's labels admit no more. A pod that they admit all the
     same, by a node selector of the user's or a label that others have set, stays, and is not waited for.
+
+    skip_after: how long after its grace a terminating pod is waited for; 0: as long as there is time. Given back are
+    those that are left behind. now: as time.time.
     """
     # Node Feature Discovery has nothing to do with the driver, and runs on every node
     selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
 
-    def leaving() -> List[Dict[str, Any]]:
-        pods = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
-        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if pods else {}
-        return [pod for pod in pods if pod["metadata"].get("deletionTimestamp") or not admits(there, pod["spec"])]
+    def leaving() -> Tuple[List[Pod], List[Pod]]:
+        """Those that are waited for, and those that are not any more."""
+        found = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
+        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if found else {}
+        pods = [pod_of(each) for each in found
+                if each["metadata"].get("deletionTimestamp") or not admits(there, each["spec"])]
+        left = [pod for pod in pods if pod.has_outstayed(skip_after, now())]
+        return [pod for pod in pods if pod not in left], left
 
-    pods, gone = wait_for(leaving, lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
+    (pods, left), gone = wait_for(leaving, lambda seen: not seen[0], timeout, PAUSE_SECONDS, clock, sleep)
     if not gone:
         raise GpuOpsError(
             "cluster.components_stay",
-            found="after %d s on node %s: %s" % (timeout, node, ", ".join(
-                "%(namespace)s/%(name)s" % pod["metadata"] for pod in pods)),
+            found="after %d s on node %s: %s" % (timeout, node, ", ".join(map(str, pods))),
             wanted="no component of the cluster that holds the driver, as the node has lost the labels that admit them",
-            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers",
+            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers. Where it is dead, take "
+            "the node with `skip_wait_for_delete_timeout`, seconds past their grace after which they are left behind",
+            option="skip_wait_for_delete_timeout",
         )
+    return left
 
 
 def wait_for_rollout(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.quantities import is_gpu, whole
+from ..core.times import epoch
 from .components.common import OURS, PART_OF
 
 # kubernetes/api, core/v1/annotation_key_constants.go
@@ -73,6 +74,13 @@ class Pod:
     def known_as(self) -> FrozenSet[str]:
         """What users and hosts call it: 'namespace/name', its UID, the UID that the kubelet knows it by."""
         return frozenset(name for name in (str(self), self.uid, self.static_uid) if name)
+
+    def has_outstayed(self, seconds: float, now: float) -> bool:
+        """Whether it is terminating and past the time by which it was to be gone, by more than so many seconds.
+
+        seconds: 0 for no limit. now: seconds since the epoch.
+        """
+        return bool(seconds and self.terminating and now - epoch(self.terminating) > seconds)
 
     def result(self) -> Dict[str, Any]:
         """The pod as a module returns it."""

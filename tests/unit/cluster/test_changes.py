@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation 
     wait_for_rollout,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.times import epoch
 
 NODE = "/api/v1/nodes/gpu-1"
 
@@ -161,7 +162,7 @@ class TestComponentsLeave:
         def sleep(seconds: float) -> None:
             time.sleep(seconds)
             del api.state.pods[0]
-        wait_for_components_gone(cluster, "gpu-1", 60, time.clock, sleep)
+        wait_for_components_gone(cluster, "gpu-1", 60, 0, time.clock, sleep)
         assert 0 < time.now < 60 and len(api.state.pods) == 1
 
     def test_one_that_is_being_deleted_is_waited_for_wherever_it_might_run(self, api: Api, cluster: Client) -> None:
@@ -169,15 +170,32 @@ class TestComponentsLeave:
         api.state.pods = [self.component("nvidia-device-plugin", leaves=True)]
         time = Time()
         with pytest.raises(GpuOpsError) as error:
-            wait_for_components_gone(cluster, "gpu-1", 60, time.clock, time.sleep)
+            wait_for_components_gone(cluster, "gpu-1", 60, 0, time.clock, time.sleep)
         assert error.value.code == "cluster.components_stay" and "team/nvidia-device-plugin" in error.value.found
+
+    def test_one_that_nobody_ends_is_left_behind_once_it_is_past_its_grace_by_what_was_said(
+        self, api: Api, cluster: Client
+    ) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.pods = [self.component("nvidia-device-plugin", leaves=True)]
+        time = Time()
+        left = wait_for_components_gone(cluster, "gpu-1", 60, 30, time.clock, time.sleep,
+                                        lambda: epoch("2026-01-01T00:00:00Z") + time.now)
+        assert list(map(str, left)) == ["team/nvidia-device-plugin"] and 30 < time.now < 40
+
+    def test_one_that_is_not_being_deleted_yet_is_never_left_behind(self, api: Api, cluster: Client) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.pods = [self.component("gpu-feature-discovery", nodeSelector={"gone": "true"})]
+        time = Time()
+        with pytest.raises(GpuOpsError):
+            wait_for_components_gone(cluster, "gpu-1", 60, 1, time.clock, time.sleep)
 
     def test_one_that_the_node_admits_all_the_same_is_not(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.pods = [self.component("nvidia-device-plugin", nodeSelector={"nvidia.com/gpu.present": "true"}),
                           self.component("nvidia-dcgm-exporter")]
         time = Time()
-        wait_for_components_gone(cluster, "gpu-1", 60, time.clock, time.sleep)
+        wait_for_components_gone(cluster, "gpu-1", 60, 0, time.clock, time.sleep)
         assert time.now == 0
 
     def test_a_node_without_components_is_not_asked_about_its_labels(self, api: Api, cluster: Client) -> None:

@@ -49,6 +49,14 @@ def test_all_of_them_must_be_true_and_none_at_all_picks_every_node() -> None:
     ("k8s_gpu_product == 'x'", 1, "no fact k8s_gpu_product; they have addresses"),
     ("ready && produkt", 10, "no fact produkt"), ("taints[?key == zones]", None, None),
     ("starts_wth(zone, 'eu')", 1, "no function starts_wth"), ("ready || starts_with(zone)", 10, "takes 2 arguments"),
+    ("@.zonee == 'eu'", 3, "no fact zonee"), ("@ | zonee", 5, "no fact zonee"), ("@ | @ | [zonee]", 10, "no fact zonee"),
+    ("(@ | @).zonee", 9, "no fact zonee"), ("ready && !(@.unschedulabel)", 14, "no fact unschedulabel"),
+    ("length(@.findngs) == `0`", 10, "no fact findngs"), ("@.{of: zonee}", 8, "no fact zonee"),
+    ("@.zone.anything", None, None), ("@ | mig | strategi", None, None), ("(@ | mig).strategi", None, None),
+    ("@[?zonee]", None, None),
+    ("!@.unschedulable", 1, "put parentheses around"), ("ready && !mig.strategy", 10, "as in `!(mig.strategy)`"),
+    ("!mig.strategy == 'mixed'", 1, "put parentheses"), ("!taints[?key == 'a']", 1, "put parentheses"),
+    ("!(mig.strategy)", None, None), ("!taints[0]", None, None), ("!ready", None, None),
     ("merge(mig)", None, None), ("taints[?starts_with(key)]", 9, "takes 2 arguments"),
 ])
 def test_one_that_cannot_be_right_is_refused_with_its_place(expression: str, column: Any, word: Any) -> None:
@@ -59,6 +67,12 @@ def test_one_that_cannot_be_right_is_refused_with_its_place(expression: str, col
     assert error.code == "inventory.filter_unreadable" and error.refusals[0].option == "filters"
     assert "filters[1], column %d: " % column in error.found and word in error.found, error.found
     assert "\n" not in error.found
+
+
+@pytest.mark.parametrize("expression", ["!(mig).strategy", "! mig.strategy", "!keys(mig).strategy"])
+def test_a_place_that_is_not_found_is_not_told(expression: str) -> None:
+    found = refused(expression).found
+    assert "in filters[0]: `!` is of what stands right behind it" in found
 
 
 @pytest.mark.parametrize("expression", ["", 7, None, True, ["ready"], {"a": "b"}])

@@ -62,6 +62,7 @@ class Taking:
     drain:   frees it of pods; None where they stay.
     timeout: seconds that the drain may take, and the components to leave the node.
     uid:     of the Node that is meant; '' for whichever has the name.
+    skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
     """
 
     reason: str = ""
@@ -69,6 +70,7 @@ class Taking:
     drain: Optional[Drain] = None
     timeout: int = 300
     uid: str = ""
+    skip_after: float = 0
 
 
 @dataclass(frozen=True)
@@ -187,9 +189,12 @@ class Custody:
         if gone:
             way_back.add("labels %s of node %s set again" % (", ".join(sorted(gone)), name),
                          lambda: self._labels_back(name, act.uid, gone))
-        wait_for_components_gone(self._cluster, name, act.timeout, self._clock, self._sleep)
+        left = wait_for_components_gone(
+            self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
         self._check(name, act.uid, self._lease_seconds)
-        return {**drained, "notes": [*done["notes"], *_of_others(node)]}
+        return {**drained, "notes": [*done["notes"], *_of_others(node), *(
+            "pod %s of node %s should have ended by %s, and was not waited for any longer" % (pod, name, pod.terminating)
+            for pod in left)]}
 
     def _claimed(self, node: Object, reason: str) -> Optional[Apply]:
         self._refuse_uncordoned(node)

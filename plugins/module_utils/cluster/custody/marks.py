@@ -8,11 +8,12 @@ taken, once more when it is cordoned, and before it is given back.
 """
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+
+from ...core.times import epoch
 
 # NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go: of the GPU Operator's drivers and of the Network Operator's
 _UPGRADE_STATE = re.compile(r"nvidia\.com/[a-z0-9-]+-driver-upgrade-state")
@@ -32,6 +33,8 @@ _TAINTS = {
     "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
     "karpenter.sh/disruption": "Karpenter, which is replacing the node",
 }
+# kubernetes-sigs/cluster-api, api/core/v1beta2: of a Machine, from the beginning of a change in place to its end
+_MACHINE_CHANGES = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 # medik8s/common, pkg/lease
 MEDIK8S_NAMESPACE = "medik8s-leases"
 # Of Mellanox/maintenance-operator and of medik8s/node-maintenance-operator. {path of the list: who}
@@ -71,13 +74,16 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     return found
 
 
-def of_kured(daemon_sets: Iterable[Mapping[str, Any]], node: str) -> List[Mark]:
-    """Locks that kured holds for a node, in the annotation of its DaemonSet: one, or a list of them."""
+def of_kured(daemon_sets: Iterable[Mapping[str, Any]], node: str, now: float) -> List[Mark]:
+    """Locks that kured holds for a node, in the annotation of its DaemonSet: one, or a list of them.
+
+    now: seconds since the epoch.
+    """
     found = []
     for item in daemon_sets:
         metadata = item.get("metadata") or {}
         written = (metadata.get("annotations") or {}).get(_KURED_LOCK)
-        if written and node in _locked(written):
+        if written and node in _locked(written, now):
             found.append(Mark("kured, which has its lock for the node", "annotation %s of DaemonSet %s/%s" % (
                 _KURED_LOCK, metadata.get("namespace"), metadata.get("name"))))
     return found
@@ -88,6 +94,19 @@ def of_maintenances(who: str, items: Iterable[Mapping[str, Any]], node: str) -> 
     return [Mark(who, "NodeMaintenance %s" % "/".join(filter(None, (
         item["metadata"].get("namespace"), item["metadata"].get("name")))))
         for item in items if (item.get("spec") or {}).get("nodeName") == node]
+
+
+def of_machine(machine: Optional[Mapping[str, Any]]) -> List[Mark]:
+    """A Machine of Cluster API that is being deleted or changed in place. Its drain leaves a cordon as it finds it, and
+    writes none (core/reconcilers/machine/drain of kubernetes-sigs/cluster-api)."""
+    metadata = (machine or {}).get("metadata") or {}
+    called = "Machine %s/%s" % (metadata.get("namespace"), metadata.get("name"))
+    if metadata.get("deletionTimestamp"):
+        return [Mark("Cluster API, which is removing the node",
+                     "deletionTimestamp %s of %s" % (metadata["deletionTimestamp"], called))]
+    if _MACHINE_CHANGES in (metadata.get("annotations") or {}):
+        return [Mark("Cluster API, which is changing the node", "annotation %s of %s" % (_MACHINE_CHANGES, called))]
+    return []
 
 
 def of_medik8s(lease: Optional[Mapping[str, Any]], now: float) -> List[Mark]:
@@ -123,21 +142,26 @@ def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
         yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
 
 
-def _locked(written: str) -> List[str]:
+def _locked(written: str, now: float) -> List[str]:
     """The nodes of a lock. One that cannot be read is of none: its form is kured's own."""
     try:
         lock: Dict[str, Any] = json.loads(written)
         locks = lock.get("locks")
-        return [str(each["nodeID"]) for each in ([lock] if locks is None else locks) if each.get("nodeID")]
+        return [str(each["nodeID"]) for each in ([lock] if locks is None else locks)
+                if each.get("nodeID") and not _is_over(each, now)]
     except (ValueError, TypeError, AttributeError, KeyError):
         return []
 
 
+def _is_over(lock: Mapping[str, Any], now: float) -> bool:
+    """Whether kured itself counts it for nothing (ttlExpired), whose nanoseconds of 0 are for ever."""
+    created, lives = _seconds(lock.get("created")), lock.get("TTL") or 0
+    return created is not None and 0 < lives <= (now - created) * 1e9
+
+
 def _seconds(written: Any) -> Optional[float]:
-    """Of a time as Kubernetes writes it, with decimals or without."""
-    for form in ("%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ"):
-        try:
-            return datetime.datetime.strptime(str(written), form).replace(tzinfo=datetime.timezone.utc).timestamp()
-        except ValueError:
-            continue
-    return None
+    """Of a time as Kubernetes or Go writes it; None for what is none."""
+    try:
+        return epoch(str(written))
+    except ValueError:
+        return None

@@ -32,7 +32,8 @@ def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float] 
     lease = _readable(lambda: cluster.find("/apis/%s/v1/namespaces/%s/leases/node-%s" % (
         GROUP, marks.MEDIK8S_NAMESPACE, name)))
     found = [*marks.on_node(node), *marks.of_medik8s(lease, now()),
-             *marks.of_kured(_listed(cluster, DAEMON_SETS, metadata_only=True), name)]
+             *marks.of_kured(_listed(cluster, DAEMON_SETS, metadata_only=True), name, now()),
+             *marks.of_machine(machine_of(cluster, node))]
     for path, who in marks.MAINTENANCES.items():
         found += marks.of_maintenances(who, _listed(cluster, path), name)
     return found

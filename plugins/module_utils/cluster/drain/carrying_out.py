@@ -9,7 +9,7 @@ it is the same one on the same node. One of a StatefulSet that has come back els
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.progress import duration
@@ -19,7 +19,7 @@ from ..client import ApiError, Client
 from ..pods import Pod, pod_of
 from ..repeating import CONFLICT, EVICTED
 from ..rights import Rule, require
-from .judgement import GOES, WAITS, Fate, has_outstayed
+from .judgement import GOES, WAITS, Fate
 from .observation import observe, read_state
 from .policy import DrainPolicy
 from .preview import Preview, preview, silent_refusal
@@ -202,8 +202,10 @@ class _Leaving:
         return "%s (%s, for %s)" % (self.fate.pod, self.why, duration(now - self.since))
 
     def _has_ended(self, there: Pod) -> bool:
-        """One whose containers have ended holds nothing; what ended before the drain is asked to go all the same."""
-        return there.is_finished and (self.was_evicted or not self.fate.pod.is_finished)
+        """One whose containers have ended holds nothing; what ended before the drain is asked to go all the same, once,
+        where nobody has yet."""
+        is_to_be_asked = self.fate.pod.is_finished and self.fate.verdict == GOES and not self.was_evicted
+        return there.is_finished and (bool(there.terminating) or not is_to_be_asked)
 
     def _is_to_go(self) -> bool:
         if self.fate.verdict == GOES:
@@ -212,7 +214,7 @@ class _Leaving:
         return self.fate.completes and bool(limit) and self._drain.clock() - self._began >= limit
 
     def _ends(self, there: Pod) -> None:
-        if has_outstayed(there, self._drain.policy, self._drain.now()):
+        if there.has_outstayed(self._drain.policy.skip_after, self._drain.now()):
             self.is_open, self.is_left = False, True
             self.why = "should have ended by %s, and was not waited for any longer" % there.terminating
         else:
@@ -296,11 +298,23 @@ def _path(pod: Pod) -> str:
     return "/api/v1/namespaces/%s/pods/%s" % (pod.namespace, pod.name)
 
 
+def look(
+    cluster: Client, policies: Mapping[str, DrainPolicy], sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.time,
+) -> Preview:
+    """What the drains of these nodes would come to, by a second look where the first may have been at a moment in
+    which a pod is replaced. The rest as of preview() and Drain."""
+    seen = preview(observe(cluster, policies, now), policies)
+    if not seen.may_pass:
+        return seen
+    sleep(PATIENCE_S)
+    return preview(observe(cluster, policies, now), policies)
+
+
 def drain_node(
     cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, tell: Callable[[str], None] = quiet,
 ) -> Dict[str, Any]:
     """The drain of one node as a module's result. dry_run: whether it is only told what would be done."""
-    policies = {node: policy}
-    seen = preview(observe(cluster, policies), policies)
+    seen = look(cluster, {node: policy})
     drain = Drain(cluster, node, policy, tell)
     return drain.ask(seen) if dry_run else drain.run(seen)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.refusal import Refusal
-from ...core.times import epoch
 from ..pods import Pod
 from .policy import NODE, DrainPolicy
 
@@ -100,23 +99,19 @@ def _mirror(pod: Pod, _policy: DrainPolicy, _there: Surroundings) -> Optional[Fa
 def _skipped(pod: Pod, policy: DrainPolicy, _there: Surroundings) -> Optional[Fate]:
     if not policy.skips(pod.labels):
         return None
-    return Fate(pod, STAYS, "has a label by which drains leave it alone")
+    return Fate(pod, STAYS, "has a label that `skip_selector` names, so that drains leave it alone")
 
 
 def _terminating(pod: Pod, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
     if not pod.terminating:
         return None
-    if has_outstayed(pod, policy, there.now):
+    if pod.has_outstayed(policy.skip_after, there.now):
         return Fate(pod, STAYS, "should have ended by %s, and is not waited for any longer" % pod.terminating)
     return Fate(pod, WAITS, "is being deleted already")
 
 
 def _daemonset(pod: Pod, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
-    """Only Kubernetes' own can be asked for; with another API's, as OpenKruise has it, the pod comes again as well."""
-    if not pod.daemonset or pod.is_finished:
-        return None
-    known = there.daemonsets.get("%s/%s" % (pod.namespace, pod.owner.partition("/")[2]))
-    if pod.owner_api == _APPS and known != pod.owner_uid:
+    if not comes_again(pod, there.daemonsets):
         return None
     if not policy.ignore_daemonsets:
         return Fate(pod, REFUSED, "belongs to %s" % pod.owner, losses=(OF_DAEMONSET,))
@@ -134,12 +129,16 @@ FILTERS: Tuple[Callable[[Pod, DrainPolicy, Surroundings], Optional[Fate]], ...] 
     _mirror, _skipped, _terminating, _daemonset, _namespace)
 
 
-def has_outstayed(pod: Pod, policy: DrainPolicy, now: float) -> bool:
-    """Whether a terminating pod is no longer waited for. Its stamp is the request to delete it plus its grace.
+def comes_again(pod: Pod, daemonsets: Mapping[str, str]) -> bool:
+    """Whether a DaemonSet that is there would start the pod again at once.
 
-    now: seconds since the epoch.
+    Only Kubernetes' own can be asked for; with another API's, as OpenKruise has it, the pod comes again as well.
+    daemonsets: as of Surroundings.
     """
-    return bool(policy.skip_after and pod.terminating and now - epoch(pod.terminating) > policy.skip_after)
+    if not pod.daemonset or pod.is_finished:
+        return False
+    known = daemonsets.get("%s/%s" % (pod.namespace, pod.owner.partition("/")[2]))
+    return pod.owner_api != _APPS or known == pod.owner_uid
 
 
 def loss_refusals(fates: Sequence[Fate]) -> List[Refusal]:

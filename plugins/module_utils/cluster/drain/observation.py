@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 from ..client import Client
 from ..pods import Pod, pod_of
 from .budgets import budget_of
-from .judgement import Surroundings
+from .judgement import Surroundings, comes_again
 from .policy import NODE, DrainPolicy
 from .preview import NodeState, Observation
 from .users import Claim, claim_of, uses
@@ -32,14 +32,15 @@ def observe(cluster: Client, policies: Mapping[str, DrainPolicy], now: Callable[
                  for node, policy in policies.items() for found in read_pods(cluster, node))
     claims = read_claims(cluster, pods)
     concerned = [pod for pod in pods if policies[pod.node].scope == NODE or uses(pod, claims, policies[pod.node])]
-    leaves = [pod for pod in concerned if not pod.daemonset]
+    daemonsets = _daemonsets(cluster) if any(pod.daemonset for pod in concerned) else {}
+    leaves = [pod for pod in concerned if not comes_again(pod, daemonsets)]
     return Observation(
         pods=pods,
         nodes={node: read_state(cluster, node) for node in dict.fromkeys(pod.node for pod in concerned)},
         claims=claims,
         budgets=tuple(cluster.items(_BUDGETS, keep=budget_of)) if leaves else (),
         surroundings=Surroundings(
-            daemonsets=_daemonsets(cluster) if len(leaves) < len(concerned) else {},
+            daemonsets=daemonsets,
             terminating=_terminating(cluster) if leaves else frozenset(),
             now=now()))
 

@@ -89,6 +89,11 @@ def policy_of(options: Mapping[str, Any]) -> DrainPolicy:
     """
     given: Dict[str, Any] = {name: options.get(name, spec.get("default")) for name, spec in ARGUMENTS.items()}
     _refuse_negative(given)
+    if not given["timeout"]:
+        raise GpuOpsError(
+            "cluster.drain_without_time", found="`timeout` is 0", wanted="the seconds that the whole drain may take",
+            remedy="set `timeout` to the longest time that pods may take to go. Without a limit, as with 0 for kubectl, "
+            "nothing waits here", option="timeout")
     completion, timeout = given["wait_for_completion_timeout"], given["timeout"]
     if given["wait_for_completion"] and completion and completion >= timeout:
         raise GpuOpsError(

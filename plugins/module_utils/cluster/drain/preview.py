@@ -77,6 +77,11 @@ class Preview:
     def of(self, node: str, verdict: str) -> Tuple[Fate, ...]:
         return tuple(fate for fate in self.fates.get(node, ()) if fate.verdict == verdict)
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is refused, and another look a moment later may not be."""
+        return bool(self.refusals) and list(self.refusals) == _hopeless(self.tally) and self.tally.may_pass
+
     def require(self) -> None:
         """Raises GpuOpsError where anything stands against it."""
         if self.refusals:
@@ -139,12 +144,18 @@ def _hopeless(tally: Sum) -> List[Refusal]:
     return [Refusal(
         "cluster.budget_never_allows",
         "; ".join("disruption budget %s %s, for %s" % (
-            charge.budget, "cannot be worked out by the control plane (%s)" % charge.budget.broken
-            if charge.budget.broken else "never lets a pod go: it " + charge.budget.numbers(),
-            ", ".join(map(str, charge.later))) for charge in tally.hopeless),
+            charge.budget, _why_hopeless(charge.budget), ", ".join(map(str, charge.later)))
+            for charge in tally.hopeless),
         _BUDGETS_OBEYED,
         "raise the replicas, loosen the budget or correct what it selects, or delete the pods without asking it with "
         "`disable_eviction`", option="disable_eviction")]
+
+
+def _why_hopeless(budget: Budget) -> str:
+    if budget.broken:
+        return "cannot be worked out by the control plane (%s)" % budget.broken
+    return "%s: it %s" % ("lets no pod go while there are no more of them" if budget.by_count else
+                          "never lets a pod go", budget.numbers())
 
 
 def _silent(observation: Observation, policies: Mapping[str, DrainPolicy],

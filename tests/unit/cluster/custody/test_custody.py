@@ -3,6 +3,7 @@
 """Custody on the double of the API server: what every server is held to, and what only the double can be made to do."""
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from typing import Any, Dict
@@ -33,6 +34,8 @@ from custody_cases import (  # noqa: F401
 from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 NODES = {"Node": ("v1", "nodes", False), "Machine": ("cluster.x-k8s.io/v1beta1", "machines", True),
@@ -76,12 +79,41 @@ class TestTakingOnTheDouble:
         assert store.writes == []
 
 
+def plugin(store: Store, **metadata: Any) -> None:
+    """A pod of a component of ours on the node."""
+    store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": NODE}, "metadata": {
+        "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"}, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}], **metadata}})
+
+
+class TestDeadKubeletOnTheDouble:
+    """Nobody ends the pods, those of the components no more than others."""
+
+    def silent(self, bed: Bed, store: Store) -> None:
+        there = store.get("Node", "", NODE)
+        assert there
+        there["status"]["conditions"] = [
+            {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        plugin(store, deletionTimestamp="2026-01-01T00:00:30Z")
+
+    def test_is_taken_where_pods_may_be_left_behind(self, bed: Bed, store: Store) -> None:
+        self.silent(bed, store)
+        drain = functools.partial(drain_node, bed.client, NODE, policy_of({"skip_wait_for_delete_timeout": 30}))
+        told = bed.custody("a").take(NODE, replace(taking(drain), skip_after=30.0))
+        assert told["custody"] == "taken" and not bed.is_open()
+        assert "pod gpuops/plugin of node gpu-1 should have ended by 2026-01-01T00:00:30Z, and was not waited for any "\
+            "longer" in told["notes"]
+
+    def test_is_not_where_they_may_not_and_the_way_is_named(self, bed: Bed, store: Store) -> None:
+        self.silent(bed, store)
+        error = refused("cluster.components_stay", bed.take, "a")
+        assert error.refusals[0].option == "skip_wait_for_delete_timeout"
+
+
 class TestUnwindingOnTheDouble:
     def test_components_that_stay_have_their_labels_again(self, bed: Bed, store: Store, api: Api) -> None:
         before = bed.end()
-        store.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"},
-            "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": NODE}})
+        plugin(store, deletionTimestamp="2026-01-01T00:00:00Z")
         error = refused("cluster.components_stay", bed.take, "a")
         assert bed.end() == before
         assert [each.split(" ")[0] for each in error.details["put_back"]] == ["labels", "cordon", "Lease"]
@@ -234,6 +266,25 @@ class TestOthersAtWorkOnTheDouble:
             "name": "firmware-gpu-1", "namespace": "default"}, "spec": {"nodeName": NODE}})
         error = refused("cluster.node_of_others", bed.take, "a", wait=0.0)
         assert "NodeMaintenance default/firmware-gpu-1" in error.found
+
+    @pytest.mark.parametrize("dying", [{"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["machine"]}, {
+        "annotations": {"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""}}])
+    def test_a_machine_that_goes_is_cluster_apis(self, bed: Bed, store: Store, dying: Dict[str, Any]) -> None:
+        """Whose drain writes no cordon on a node that has one, so that ours would be the only one."""
+        machine = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "spec": {},
+                   "metadata": {"name": "m", "namespace": "default", **dying}}
+        bed.write("capi", annotations={
+            "cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"})
+        before = bed.end()
+        store.put(machine)
+        store.writes.clear()
+        error = refused("cluster.node_of_others", bed.take, "a", wait=20.0)
+        assert "Machine default/m" in error.found and bed.end() == before and store.writes == []
+        del store.objects["/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines/m"]
+        bed.take("a")
+        store.put(machine)
+        refused("cluster.node_of_others", bed.give_back, "a", wait=20.0)
+        assert not bed.is_open()
 
     def test_who_may_not_look_for_them_sees_the_node(self, bed: Bed, store: Store) -> None:
         store.denied |= {("list", "daemonsets"), ("list", "nodemaintenances")}

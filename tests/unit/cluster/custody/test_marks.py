@@ -19,6 +19,9 @@ UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 MCO = "machineconfiguration.openshift.io/"
 FLUO = "flatcar-linux-update.v1.flatcar-linux.net/"
 KURED = "weave.works/kured-node-lock"
+IN_PLACE = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
+# 2027-01-15T08:00:00Z
+NOW = 1800000000.0
 
 
 def who(**given_node: Any) -> List[str]:
@@ -76,7 +79,35 @@ def test_a_node_that_is_being_deleted_is_nobodys() -> None:
 def test_kureds_lock_is_read_in_both_of_its_forms(lock: Any, is_locked: bool) -> None:
     written = lock if isinstance(lock, str) else json.dumps(lock)
     item = {"metadata": {"name": "kured", "namespace": "kube-system", "annotations": {KURED: written}}}
-    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], "gpu-1")) is is_locked
+    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], "gpu-1", NOW)) is is_locked
+
+
+@pytest.mark.parametrize("created, seconds, is_locked", [
+    ("2027-01-15T07:30:00Z", 1800, False), ("2027-01-15T07:30:00.000000001Z", 1801, True),
+    ("2027-01-15T07:29:59.987654321Z", 1800, False), ("2027-01-15T08:00:01Z", 1800, True),
+    ("2025-01-01T00:00:00Z", 0, True), ("2025-01-01T00:00:00Z", None, True), ("nonsense", 1800, True),
+    (None, 1800, True)])
+def test_a_lock_of_kureds_counts_as_long_as_kured_has_it(
+    created: Optional[str], seconds: Optional[int], is_locked: bool
+) -> None:
+    """Its time to live is in nanoseconds, and without one it never ends; what cannot be read is no reason to go on."""
+    lock = {"nodeID": "gpu-1", "created": created, "TTL": seconds and seconds * 10 ** 9}
+    for written in (lock, {"maxOwners": 2, "locks": [{"nodeID": "gpu-2"}, lock]}):
+        item = {"metadata": {"name": "kured", "annotations": {KURED: json.dumps(written)}}}
+        assert bool(marks.of_kured([item], "gpu-1", NOW)) is is_locked
+
+
+@pytest.mark.parametrize("metadata, evidence", [
+    ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, "deletionTimestamp 2026-01-01T00:00:00Z of Machine default/m"),
+    ({"annotations": {IN_PLACE: ""}}, "annotation %s of Machine default/m" % IN_PLACE)])
+def test_a_machine_that_goes_or_changes_is_cluster_apis(metadata: Dict[str, Any], evidence: str) -> None:
+    found, = marks.of_machine({"metadata": {"namespace": "default", "name": "m", **metadata}})
+    assert "Cluster API" in found.who and found.evidence == evidence
+
+
+def test_a_machine_that_stays_is_nobodys() -> None:
+    assert marks.of_machine(None) == marks.of_machine({"metadata": {"name": "m", "annotations": {
+        "cluster.x-k8s.io/skip-remediation": ""}}}) == []
 
 
 @pytest.mark.parametrize("renewed, is_held", [
@@ -85,7 +116,7 @@ def test_kureds_lock_is_read_in_both_of_its_forms(lock: Any, is_locked: bool) ->
 def test_medik8s_counts_by_the_wall_clock(renewed: Optional[str], is_held: bool) -> None:
     lease = {"metadata": {"name": "node-gpu-1"}, "spec": {
         "holderIdentity": "self-node-remediation", "leaseDurationSeconds": 60, "renewTime": renewed}}
-    assert bool(marks.of_medik8s(lease, 1800000000.0)) is is_held
+    assert bool(marks.of_medik8s(lease, NOW)) is is_held
     assert marks.of_medik8s(None, 0.0) == marks.of_medik8s({"spec": {}}, 0.0) == []
 
 

@@ -11,10 +11,10 @@ from cluster_api import Answer, Api, Fault, blocked
 from cluster_objects import node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain, look
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.judgement import WAITS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.preview import Preview, preview
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.preview import Preview
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.times import epoch
 
@@ -36,7 +36,7 @@ class World:
 
     def see(self, **options: Any) -> Preview:
         self.policies = {"gpu-1": policy_of(options)}
-        return preview(observe(self.client, self.policies, lambda: 0.0), self.policies)
+        return look(self.client, self.policies, self.time.sleep, lambda: 0.0)
 
     def drain(self) -> Drain:
         return Drain(self.client, "gpu-1", self.policies["gpu-1"], self.lines.append, self.time.clock, self.time.sleep,
@@ -257,6 +257,21 @@ class TestWaiting:
         world.asleep = lambda now: world.api.state.pods[0]["status"].update(phase="Failed")
         assert world.run(timeout=60)["changed"] and world.time.now < 1
 
+    @pytest.mark.parametrize("kept", ["by a finalizer", "by its namespace", "by a finalizer meanwhile"])
+    def test_a_pod_that_had_ended_before_is_gone_whatever_keeps_its_object(self, world: World, kept: str) -> None:
+        leaving = {"deletionTimestamp": "2026-01-01T00:00:30Z", "finalizers": ["batch.kubernetes.io/job-tracking"]}
+        done = pod("done", gpus=0, phase="Succeeded", namespace="ending",
+                   **(leaving if kept == "by a finalizer" else {}))
+        world.api.state.pods = [pod("web", gpus=0), done]
+        if kept == "by its namespace":
+            world.api.state.lists["/api/v1/namespaces"] = [
+                {"metadata": {"name": "ending", "deletionTimestamp": "2026-01-01T00:00:00Z"}}]
+        seen = world.see(scope="node", timeout=60)
+        if kept == "by a finalizer meanwhile":
+            done["metadata"].update(leaving)
+        world.drain().run(seen)
+        assert world.there() == ["done"] and world.asked() == 1 and world.time.now < 1
+
     def test_nobody_waits_for_a_silent_kubelet(self, world: World) -> None:
         """It had not been silent for long enough when the drain began."""
         world.api.state.nodes = [node("gpu-1")]
@@ -377,3 +392,70 @@ class TestLookedAt:
         assert world.fails().code == "cluster.pods_of_absent_daemonset"
         world.api.state.pods[0]["metadata"]["ownerReferences"][0]["uid"] = "uid-new"
         assert names(world.run()["stayed"]) == ["a"]
+
+    def orphan(self) -> Dict[str, Any]:
+        return pod("agent", labels={"app": "agent"}, ownerReferences=[
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gone", "uid": "u", "controller": True}])
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_an_orphan_of_a_daemonset_goes_with_its_namespace_whoever_else_is_there(
+        self, world: World, others: int
+    ) -> None:
+        """The namespace's end took its DaemonSet first."""
+        world.api.state.pods = [self.orphan()] + [pod("job")] * others
+        world.api.state.lists["/api/v1/namespaces"] = [
+            {"metadata": {"name": "team", "deletionTimestamp": "2026-01-01T00:00:00Z"}}]
+        seen = world.see()
+        assert seen.refusals == () and len(seen.of("gpu-1", WAITS)) == 1 + others
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_an_orphan_of_a_daemonset_has_budgets_whoever_else_is_there(self, world: World, others: int) -> None:
+        world.api.state.pods = [self.orphan()] + [pod("job")] * others
+        world.api.state.lists[BUDGETS] = [{
+            "metadata": {"namespace": "team", "name": name}, "spec": {"selector": {"matchLabels": {"app": "agent"}}},
+            "status": {"disruptionsAllowed": 1, "expectedPods": 2}} for name in ("one", "two")]
+        assert [each.code for each in world.see(force=True).refusals] == ["cluster.pods_of_several_budgets"]
+
+    def test_pods_that_come_again_at_once_cost_no_look_at_what_lets_pods_go(self, world: World) -> None:
+        world.api.state.pods = [pod("agent", ownerReferences=[
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x", "uid": "u", "controller": True}])]
+        world.api.state.lists["/apis/apps/v1/daemonsets"] = [
+            {"metadata": {"namespace": "team", "name": "x", "uid": "u"}}]
+        assert names(world.run()["stayed"]) == ["agent"]
+        asked = {each.path for each in world.api.state.requests}
+        assert asked.isdisjoint({"/api/v1/namespaces", BUDGETS})
+
+
+class TestBudgetsOfWhatIsThere:
+    """With a number as minAvailable the control plane expects the pods that there are, and one of them that is being
+    replaced is not."""
+
+    def counted(self, expected: int, **spec: Any) -> Dict[str, Any]:
+        return {"metadata": {"namespace": "team", "name": "web"},
+                "spec": {"selector": {"matchLabels": {"app": "web"}}, **(spec or {"minAvailable": 3})},
+                "status": {"disruptionsAllowed": 0, "expectedPods": expected, "desiredHealthy": 3,
+                           "currentHealthy": 3}}
+
+    def test_one_is_not_judged_by_the_moment_in_which_a_pod_is_replaced(self, world: World) -> None:
+        world.api.state.pods = [pod("a", labels={"app": "web"})]
+        world.api.state.lists[BUDGETS] = [self.counted(3)]
+        world.asleep = lambda now: world.api.state.lists.update({BUDGETS: [self.counted(4)]})
+        assert world.see().refusals == () and world.time.now == 5
+
+    def test_what_it_says_twice_is_refused(self, world: World) -> None:
+        world.api.state.pods = [pod("a", labels={"app": "web"})]
+        world.api.state.lists[BUDGETS] = [self.counted(3)]
+        [refusal] = world.see().refusals
+        assert refusal.code == "cluster.budget_never_allows" and world.time.now == 5
+        assert "team/web lets no pod go while there are no more of them: it needs 3 healthy pods of 3" in refusal.found
+
+    @pytest.mark.parametrize("spec, owner", [
+        ({"minAvailable": "100%"}, "ReplicaSet"), ({"maxUnavailable": 0}, "ReplicaSet"), ({"minAvailable": 3}, None)])
+    def test_what_no_time_changes_is_refused_at_once(
+        self, world: World, spec: Dict[str, Any], owner: Optional[str]
+    ) -> None:
+        """Those of replicas that the controllers want, and a drain that is refused for something else anyway."""
+        world.api.state.pods = [pod("a", labels={"app": "web"}, owner=owner)]
+        world.api.state.lists[BUDGETS] = [self.counted(3, **spec)]
+        assert "cluster.budget_never_allows" in [each.code for each in world.see().refusals]
+        assert world.time.now == 0

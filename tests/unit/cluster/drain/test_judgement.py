@@ -118,6 +118,11 @@ def test_the_fate_of(case: Case) -> None:
     assert (found.verdict if found else "") == verdict
 
 
+def test_who_is_left_alone_by_a_label_is_told_with_the_option_that_says_so() -> None:
+    found = fate(*TABLE["one with NVIDIA's label"][:2])
+    assert found and found.why == "has a label that `skip_selector` names, so that drains leave it alone"
+
+
 def test_all_that_a_pod_would_lose_is_told_at_once() -> None:
     fates = [fate({"name": "a", "owner": None, "volumes": SHM}, {}), fate({"name": "b", "volumes": SCRATCH}, {}),
              fate({"name": "c", "ownerReferences": daemon("uid-gone")}, {}),
@@ -173,6 +178,7 @@ def test_every_way_is_told_and_none_of_a_pod_that_has_ended() -> None:
     ({"skip_selector": "a in"}, "cluster.selector_malformed", "skip_selector"),
     ({"wait_for_completion": "a=b,,"}, "cluster.selector_malformed", "wait_for_completion"),
     ({"grace_period": -1}, "cluster.time_negative", "grace_period"),
+    ({"timeout": 0}, "cluster.drain_without_time", "timeout"),
 ])
 def test_what_cannot_be_meant_is_refused(options: Dict[str, Any], code: str, option: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
