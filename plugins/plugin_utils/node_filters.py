@@ -133,13 +133,12 @@ def _negated_too_early(tree: Mapping[str, Any]) -> Iterator[str]:
 
     In the library `!` binds more tightly than a dot.
     """
-    first = tree["children"][0] if tree["type"] in ASKS_ON else {}
-    if tree["type"] != "pipe" and first.get("type") == "not_expression":
-        negated = first["children"][0]
+    children = [child for child in tree["children"] if isinstance(child, dict)]
+    if tree["type"] in ASKS_ON and tree["type"] != "pipe" and children and children[0]["type"] == "not_expression":
+        [negated] = children[0]["children"]
         yield "!@" if negated["type"] == "current" else "!" + negated["value"] if negated["type"] == "field" else ""
-    for child in tree["children"]:
-        if isinstance(child, dict):
-            yield from _negated_too_early(child)
+    for child in children:
+        yield from _negated_too_early(child)
 
 
 def _calls(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

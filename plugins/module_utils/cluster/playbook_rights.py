@@ -14,6 +14,7 @@ from .components.model import Component, complete
 from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
 from .custody.leases import GROUP as LEASES
+from .custody.marks import MEDIK8S_NAMESPACE
 from .custody.surroundings import MACHINES
 from .rights import Rule, beyond, merged
 
@@ -45,12 +46,18 @@ _NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 _CUSTODY = (
     Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
          _NAMESPACE),
-    Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has"),
     Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
     Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
     Rule(("list",), "nodemaintenance.medik8s.io", "nodemaintenances", "leave alone what an operator of medik8s has"),
     Rule(("get", "patch"), MACHINES, "machines", "keep a node that is being changed from being replaced"),
 )
+# Of programs beside us whose namespace is there only where they are: who takes nodes asks for it, and goes on without
+# an answer where that is refused. {program: rules}
+BESIDE: Mapping[str, Tuple[Rule, ...]] = {
+    "medik8s": (Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has", (),
+                     MEDIK8S_NAMESPACE),),
+}
+TAKE_NODES = ("site", "uninstall")
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),
     Rule(("list",), "", "pods", "see which GPUs of a node are free"),

@@ -56,7 +56,7 @@ def test_all_of_them_must_be_true_and_none_at_all_picks_every_node() -> None:
     ("@[?zonee]", None, None),
     ("!@.unschedulable", 1, "put parentheses around"), ("ready && !mig.strategy", 10, "as in `!(mig.strategy)`"),
     ("!mig.strategy == 'mixed'", 1, "put parentheses"), ("!taints[?key == 'a']", 1, "put parentheses"),
-    ("!(mig.strategy)", None, None), ("!taints[0]", None, None), ("!ready", None, None),
+    ("!(mig.strategy)", None, None), ("!taints[0]", None, None), ("taints[:2]", None, None), ("!ready", None, None),
     ("merge(mig)", None, None), ("taints[?starts_with(key)]", 9, "takes 2 arguments"),
 ])
 def test_one_that_cannot_be_right_is_refused_with_its_place(expression: str, column: Any, word: Any) -> None:

@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 import pytest
+from canned import Hosts, planned
 from cluster_api import Api
-from cluster_objects import node
+from cluster_objects import node, pod
 from controller import Controller
 from documentation import returned, undocumented
 from object_store import Store
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 
 CUSTODY = "gpuops.nvidia.gpu_node_custody"
 HOSTS = ("host-1", "host-2", "host-3")
@@ -100,3 +103,22 @@ def test_what_makes_no_sense_is_refused_before_the_cluster_is_asked(
 ) -> None:
     [[told, *_same]] = played(controller, api, {"state": "taken", **options})
     assert told["code"] == code and api.state.requests == []
+
+
+@pytest.mark.parametrize("options, is_kept", [({}, True), pytest.param(
+    {"node_maintenance_skip_selector": ""}, False, marks=pytest.mark.variation)])
+def test_a_pod_that_a_label_keeps_on_its_gpus_is_refused_with_the_option_that_lets_it_go(
+    in_words: Hosts, options: Dict[str, Any], is_kept: bool
+) -> None:
+    """NVIDIA's controller looks at the label in its full drain alone, and takes such a pod off."""
+    offer = {"nvidia.com/gpu": "1"}
+    in_words.api.state.nodes = [node("gpu-1", allocatable=offer, capacity=offer)]
+    in_words.api.state.pods = [pod("a", labels={"nvidia.com/gpu-driver-upgrade-drain.skip": "true"})]
+    driver = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
+    told = " ".join(in_words.site({"gpu_plan": planned(Plan(steps=(driver,)))}, gpu_components=[], **options).split())
+    assert ("[playbook.pods_that_stay]" in told) == is_kept == bool(in_words.api.state.pods), told
+    assert in_words.calls("gpu_driver_activation") == (0 if is_kept else 1)
+    if is_kept:
+        assert "team/a, which has a label that `skip_selector` names" in told
+        assert "(`node_maintenance_skip_selector`, empty for no label)" in told
+        assert not in_words.api.state.nodes[0]["spec"].get("unschedulable")
