@@ -50,7 +50,8 @@ options:
   skip_selector:
     description:
       - Selector of labels. Pods that it selects stay where they are; RV(stayed) names them. Empty for none.
-      - The default is the label by which NVIDIA's own upgrade controller leaves pods alone.
+      - The default is the label by which the full drain of NVIDIA's own upgrade controller leaves pods alone. It takes
+        pods with GPUs off all the same; here they stay too.
     type: str
     default: nvidia.com/gpu-driver-upgrade-drain.skip=true
   wait_for_completion:
@@ -75,13 +76,15 @@ options:
     description:
       - Seconds past its grace after which a pod that does not end is not waited for any longer; RV(left) names it.
         Meant for nodes whose kubelet is dead. With V(0) every pod is waited for.
+      - M(gpuops.nvidia.gpu_node_custody) leaves pods of the components behind likewise, and names them in its C(notes).
     type: int
     default: 0
   grace_period:
     description: Seconds that the pods get to end. Their own setting by default.
     type: int
   timeout:
-    description: Seconds to wait until all of them are gone, disruption budgets and completions included.
+    description:
+      - Seconds to wait until all of them are gone, disruption budgets and completions included. At least 1.
     type: int
     default: 300
   progress_interval:

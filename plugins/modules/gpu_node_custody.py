@@ -242,7 +242,7 @@ held:
   returned: success, with O(name), but in check mode of V(renewed)
   type: bool
 notes:
-  description: What was left alone because others set it.
+  description: What was left alone because others set it, and pods of the components that were left behind.
   returned: success, with O(name)
   type: list
   elements: str

@@ -150,7 +150,7 @@ def _tables() -> List[str]:
         link = "[`%s`](rbac/options/%s.yaml)" % (name, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
     lines += ["", "## Programs that are asked", "",
-              "Where a cluster has them. Each has a file with roles as options have, in a namespace of the program's.", "",
+              "Where a cluster has them. Each has a file with roles, as options have, in the program's namespace.", "",
               "| Program | Playbooks | Beyond their roles | To |", "|---|---|---|---|"]
     lines += ["| [%s](rbac/options/%s.yaml) | %s | %s | %s |" % (
         program, program, ", ".join(table().TAKE_NODES), _spoken([rule]), rule.purpose)

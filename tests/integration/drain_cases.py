@@ -162,7 +162,8 @@ CASES: Mapping[str, Case] = {
         meanwhile=COMPLETES, why="kubectl cannot wait for a pod. Ours is never evicted, and finished when we go on."),
     "A pod with NVIDIA's label to be skipped": Case(
         GONE, STAYS, (Made(labels={"nvidia.com/gpu-driver-upgrade-drain.skip": "true"}),),
-        why="kubectl has to be told (`--pod-selector`). We know the label as NVIDIA's upgrade controller does."),
+        why="kubectl has to be told (`--pod-selector`). NVIDIA's upgrade controller has it for its full drain alone, "
+        "and takes pods with GPUs off before."),
     "A dead kubelet": Case(
         WAITS, REFUSED, (Made(ends=False),), is_silent=True,
         why="Nobody ends the pod. kubectl waits for ever; we say so before, and name the way out."),

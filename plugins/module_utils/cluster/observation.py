@@ -211,8 +211,8 @@ def wait_for_components_gone(
             "cluster.components_stay",
             found="after %d s on node %s: %s" % (timeout, node, ", ".join(map(str, pods))),
             wanted="no component of the cluster that holds the driver, as the node has lost the labels that admit them",
-            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers. Where it is dead, take "
-            "the node with `skip_wait_for_delete_timeout`, seconds past their grace after which they are left behind",
+            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers. Where it is dead, "
+            "take the node with `skip_wait_for_delete_timeout`, seconds past their grace until they are left behind",
             option="skip_wait_for_delete_timeout",
         )
     return left

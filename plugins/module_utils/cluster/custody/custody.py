@@ -193,8 +193,8 @@ class Custody:
             self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
         self._check(name, act.uid, self._lease_seconds)
         return {**drained, "notes": [*done["notes"], *_of_others(node), *(
-            "pod %s of node %s should have ended by %s, and was not waited for any longer" % (pod, name, pod.terminating)
-            for pod in left)]}
+            "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
+                pod, name, pod.terminating) for pod in left)]}
 
     def _claimed(self, node: Object, reason: str) -> Optional[Apply]:
         self._refuse_uncordoned(node)

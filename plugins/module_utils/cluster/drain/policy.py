@@ -12,7 +12,8 @@ from ..selectors import Requirements, parsed, selects
 
 # Which pods of a node a drain is about: those that use GPUs, or all of them
 SCOPES = GPUS, NODE = ("gpus", "node")
-# By which NVIDIA's own upgrade controller leaves a pod where it is (pkg/upgrade/consts.go of NVIDIA/k8s-operator-libs)
+# By which the full drain of NVIDIA's own upgrade controller leaves a pod where it is (pkg/upgrade/consts.go of
+# NVIDIA/k8s-operator-libs); pods with GPUs it has taken off by then, label or not (pod_manager.go)
 SKIPPED_BY_DEFAULT = "nvidia.com/gpu-driver-upgrade-drain.skip=true"
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -92,8 +93,8 @@ def policy_of(options: Mapping[str, Any]) -> DrainPolicy:
     if not given["timeout"]:
         raise GpuOpsError(
             "cluster.drain_without_time", found="`timeout` is 0", wanted="the seconds that the whole drain may take",
-            remedy="set `timeout` to the longest time that pods may take to go. Without a limit, as with 0 for kubectl, "
-            "nothing waits here", option="timeout")
+            remedy="set `timeout` to the longest time that pods may take to go. Nothing waits without a limit here, as "
+            "kubectl does with 0", option="timeout")
     completion, timeout = given["wait_for_completion_timeout"], given["timeout"]
     if given["wait_for_completion"] and completion and completion >= timeout:
         raise GpuOpsError(

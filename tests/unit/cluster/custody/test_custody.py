@@ -81,9 +81,10 @@ class TestTakingOnTheDouble:
 
 def plugin(store: Store, **metadata: Any) -> None:
     """A pod of a component of ours on the node."""
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}
     store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": NODE}, "metadata": {
-        "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"}, "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}], **metadata}})
+        "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"},
+        "ownerReferences": [owner], **metadata}})
 
 
 class TestDeadKubeletOnTheDouble:
