@@ -116,9 +116,9 @@ class ActionModule(ClusterAction):
             drain = None
             if options["drain"]:
                 drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
-            act = Taking(options["reason"], without, drain, options["timeout"], options["uid"],
-                         options["skip_wait_for_delete_timeout"])
-            return custody.take(name, act, check_mode)
+            return custody.take(
+                name, Taking(options["reason"], without, drain, options["timeout"], options["uid"],
+                             options["skip_wait_for_delete_timeout"]), check_mode)
         back = NodePolicy(
             labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
             keep_labels=options["keep_labels"], take_over=options["take_over"],
