@@ -57,11 +57,11 @@ Drain = Callable[[bool], Dict[str, Any]]
 class Taking:
     """What a node is taken for.
 
-    reason:  for people who find it cordoned.
-    without: the labels that admit our components, as those to unset.
-    drain:   frees it of pods; None where they stay.
-    timeout: seconds that the drain may take, and the components to leave the node.
-    uid:     of the Node that is meant; '' for whichever has the name.
+    reason:     for people who find it cordoned.
+    without:    the labels that admit our components, as those to unset.
+    drain:      frees it of pods; None where they stay.
+    timeout:    seconds that the drain may take, and the components to leave the node.
+    uid:        of the Node that is meant; '' for whichever has the name.
     skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
     """
 
