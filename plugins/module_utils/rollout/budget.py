@@ -323,8 +323,9 @@ def ended(
     host: Optional[Host] = None
 ) -> Record:
     """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
-    failed before has failed still, and FREED is a person's word that a failure was looked at. host: whose it is, for one
-    that failed without a slot.
+    failed before has failed still, and FREED is a person's word that a failure was looked at.
+
+    host: whose it is, for one that failed without a slot.
 
     A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
     """
