@@ -132,9 +132,9 @@ class Pool:
     """What is shared of a pool.
 
     limit, domain_limit: as they are written.
-    claims:   {part of the fleet: the unit whose its next places are}.
-    seconds:  {kind: how long its last changes took}.
-    canaries: {unit: the canary that waits, and asks}.
+    claims:              {part of the fleet: the unit whose its next places are}.
+    seconds:             {kind: how long its last changes took}.
+    canaries:            {unit: the canary that waits, and asks}.
     """
 
     limit: str = ""
