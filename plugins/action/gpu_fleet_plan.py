@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from typing import Any, ClassVar, Dict, Mapping, Sequence
 
@@ -66,7 +67,7 @@ class ActionModule(ActionBase):
             fleet, 0 if few or Display().verbosity else MOST_LINES,
             "The whole is in %s." % os.path.join(directory, MARKDOWN) if directory else ELSEWHERE,
             "Saved in %s. To do this and nothing else: -e gpu_plan_dir=%s -e gpu_approved_fleet=%s" % (
-                directory, directory, fleet.digest) if directory else "")
+                directory, shlex.quote(directory), fleet.digest) if directory else "")
 
 
 def _refuse_malformed(turns: Sequence[Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import socket
 import time
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
 from ..module_utils.rollout.hosts import Known, host_of
 from ..module_utils.rollout.model import Rollout
-from ..module_utils.rollout.planner import decide, plan
+from ..module_utils.rollout.planner import closed_now, decide, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
@@ -56,6 +57,7 @@ class ActionModule(ClusterAction):
         "plan_variable": {"type": "str", "default": "gpu_planned"},
         "aim": {"type": "str", "default": ""},
         "planned": {"type": "dict"},
+        "unprepared": {"type": "list", "elements": "str", "default": []},
         "name": {"type": "str"},
         "timeout": {"type": "int", "default": 3600},
         "interval": {"type": "int", "default": 10},
@@ -102,7 +104,7 @@ class ActionModule(ClusterAction):
             return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
         planned = _planned_of(options["planned"] or {}, self._host)
         if planned is not None and planned["name"] == NO_CLUSTER:
-            return _without_cluster(options["state"], planned, self._host)
+            return self._without_cluster(options, planned)
         said = planned["options"] if planned is not None else self._said(
             lambda name: worked_out(name, task_vars.get(name), self._templar), OF_RECORD)
         return self.ask({**said, **self._given(task_vars)})
@@ -148,7 +150,7 @@ class ActionModule(ClusterAction):
         if cluster.refusals:
             raise GpuOpsError.because(cluster.refusals)
         said = self._agreed(variables, cluster)
-        self._known = [_known(variables, host, options["plan_variable"], has_nodes) for host in cluster.hosts]
+        self._known = [_known(variables, host, options, has_nodes) for host in cluster.hosts]
         if has_nodes:
             return self.ask({**said, **given, **cluster.options})
         return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {})
@@ -232,11 +234,12 @@ class ActionModule(ClusterAction):
         hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
                                  job_group=known.job_group or groups.get(known.node, "")),
                          nodes.get(known.node), pool, policy, lambda run: run not in dead) for known in self._known]
+        silent = sorted(known.name for known in self._known if known.planned is None)
         ours = {host.node for host in hosts}
         others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
                   if state.name not in ours]
         asking = Asking("", self._run, socket.gethostname(), options["aim"], now,
-                        frozenset(options["unreachable"]), options["signs"])
+                        frozenset((*options["unreachable"], *silent)), options["signs"])
         _current, present = records.standing(
             record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
         rollout = plan([*hosts, *others], policy, now, present.passed)
@@ -252,6 +255,7 @@ class ActionModule(ClusterAction):
                 "pool", "namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
             "text": render(rollout, decision),
+            "silent": silent,
             "of_hosts": _of_hosts(rollout),
             **_holders(pool),
         }
@@ -262,11 +266,13 @@ class ActionModule(ClusterAction):
         self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: _Living
     ) -> Dict[str, Any]:
         rollout = self._rollout(options)
+        planned = _planned_of(options["planned"], self._host) or {}
+        unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
             is_alive.look(budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
-                          frozenset(options["unreachable"]), options["signs"], patience_is_over,
+                          unreachable, options["signs"], patience_is_over,
                           timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE))
 
         began = datetime.now(timezone.utc)
@@ -274,7 +280,7 @@ class ActionModule(ClusterAction):
             nodes = budget.nodes([host.node for host in rollout.of_run.values()])
             answer = records.asked(budget.read(), options["pool"], asking(began, False), rollout, nodes, is_alive)
         else:
-            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell)
+            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
         refusals = [each.named(self._variables) for each in answer.refusals]
         return {
             "changed": answer.may_start and bool(answer.before),
@@ -286,9 +292,13 @@ class ActionModule(ClusterAction):
             "notes": list(answer.notes),
         }
 
-    def _tell(self, answer: Answer) -> None:
-        if answer.waiting is not None and people_read():
-            Display().display("%s: waits: %s" % (self._host, answer.waiting.why))
+    def _tell(self, why: str) -> None:
+        if people_read():
+            Display().display("%s: waits: %s" % (self._host, why))
+
+    def _tell_of(self, answer: Answer) -> None:
+        if answer.waiting is not None:
+            self._tell(answer.waiting.why)
 
     def _rollout(self, options: Mapping[str, Any]) -> Rollout:
         try:
@@ -318,8 +328,37 @@ class ActionModule(ClusterAction):
                                  options["reason"], datetime.now(timezone.utc).replace(microsecond=0), host)
 
         record = budget.read()
+        before = record.pool(options["pool"]).slots
         changed = what(record) if check_mode else budget.change(what)
-        return {"changed": changed.pool(options["pool"]).slots != record.pool(options["pool"]).slots, "node": node}
+        result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
+        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
+        if options["outcome"] == records.FREED and node not in failed_ones:
+            result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
+                                  "Failed there: %s" % (node, options["pool"], options["namespace"],
+                                                        ", ".join(failed_ones) or "none")]
+        if options["outcome"] == records.FAILED:
+            result["frees"] = _freeing(options, node)
+        return result
+
+    def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
+        """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
+        once its window is open."""
+        if options["state"] != START:
+            return {"changed": False}
+        rollout, began = Rollout.from_dict(planned["rollout"]), datetime.now(timezone.utc)
+        refusal = rollout.refused.get(self._host)
+        waiting = None if refusal is not None else closed_now(rollout, self._host, began)
+        last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
+        while waiting is not None and waiting.until is not None and waiting.until <= last:
+            self._tell(waiting.why)
+            time.sleep(max(0.0, min(options["interval"],
+                                    (waiting.until - datetime.now(timezone.utc)).total_seconds())))
+            waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
+        return {"changed": False, "started": refusal is None and waiting is None,
+                "waiting": waiting.to_dict() if waiting is not None else {},
+                "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
+                "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
+                "notes": ["host %s is in no cluster: no budget limits it" % self._host]}
 
 
 class _Living:
@@ -369,28 +408,43 @@ def _refuse_missing(options: Mapping[str, Any]) -> None:
         )
 
 
-def _known(variables: PlayVariables, host: str, plan_variable: str, has_nodes: bool) -> Known:
+def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_nodes: bool) -> Known:
     """Raises GpuOpsError where one of its variables cannot be worked out."""
     own = variables.of(host)
-    told = own.get(plan_variable)
-    is_told = isinstance(told, Mapping) and not told.get("failed") and "converged" in told
+    told = own.get(options["plan_variable"])
+    found: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    planned: Optional[Mapping[str, Any]] = found
+    if found.get("unreachable"):
+        planned = None
+    elif found.get("failed") or "converged" not in found:
+        planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}
+    elif host in options["unprepared"]:
+        planned = {**found, "refusals": [_not_to_be_changed(
+            host, "what its change needs could not be prepared").to_dict()]}
     return Known(
-        host, str(variables.value(host, NODE_NAME) or host) if has_nodes else "", told if is_told else None,
+        host, str(variables.value(host, NODE_NAME) or host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
+
+
+def _not_to_be_changed(host: str, why: str) -> Refusal:
+    return Refusal(
+        "cluster.rollout_host_failed", found="host %s: %s" % (host, why), wanted="a host that is ready for its change",
+        remedy="see to what this run has said of it, and run again")
+
+
+def _freeing(options: Mapping[str, Any], node: str) -> str:
+    """The command by which a person says that a failure was looked at."""
+    given = {"state": ENDED, "outcome": records.FREED, "name": node,
+             **{name: options[name] for name in ("kubeconfig", "context", "host") if options.get(name)},
+             **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", "gpuops"))
+                if options[name] != default}}
+    return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(
+        " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in given.items()))
 
 
 def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:
     """What was planned for the cluster of a host, None where there is none."""
     return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
-
-
-def _without_cluster(state: str, planned: Mapping[str, Any], host: str) -> Dict[str, Any]:
-    """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has."""
-    if state != START:
-        return {"changed": False}
-    refusal = planned["rollout"]["refused"].get(host)
-    return {"changed": False, "started": refusal is None, "waiting": {}, "refusals": [refusal] if refusal else [],
-            "slots": "", "waited": 0, "notes": ["host %s is in no cluster: no budget limits it" % host]}
 
 
 def _order(rollout: Mapping[str, Any]) -> Iterable[str]:

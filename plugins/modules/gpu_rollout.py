@@ -58,6 +58,11 @@ options:
   planned:
     description: For V(start), and for V(ended) where O(name) is not given, what this module returned with V(planned).
     type: dict
+  unprepared:
+    description: For V(planned), hosts that could not be prepared. They are left as they are, their cliques with them.
+    type: list
+    elements: str
+    default: []
   name:
     description: For V(ended), the name of the Node. By default that of the host.
     type: str
@@ -263,6 +268,11 @@ clusters:
       type: dict
       returned: where it could be planned
     text: {description: The same for a person., type: str, returned: where it could be planned}
+    silent:
+      description: Hosts that could not be asked what is to be done to them; they count as out of reach.
+      type: list
+      elements: str
+      returned: where it could be planned
     msg: {description: "As C(msg) of the task.", type: str, returned: failure}
     code: {description: "As RV(code).", type: str, returned: failure}
     found: {description: "As RV(found).", type: str, returned: failure}
@@ -324,6 +334,10 @@ notes:
 node:
   description: The Node.
   returned: with O(state=ended)
+  type: str
+frees:
+  description: What a person types who has looked at the failure.
+  returned: with O(outcome=failed)
   type: str
 held:
   description: Nodes that hold a place for a change of ours, or a failed one.

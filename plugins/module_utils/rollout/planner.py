@@ -103,6 +103,16 @@ def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]]
     return _Standing(rollout, present).decision(asking)
 
 
+def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
+    """What a host waits for that no budget limits: its window. None where that is open."""
+    answer = _Clock(rollout.hosts, rollout.policy, now).answer([name])
+    if answer.allowed:
+        return None
+    unit = next((unit for unit in rollout.units if name in unit.hosts), Unit("host %s" % name, (name,),
+                                                                             Place.in_order, ""))
+    return Waiting(unit, Cause.window, answer.why, now, until=answer.opens)
+
+
 def to_prove(rollout: Rollout, unit: Unit, is_proved: Collection[str]) -> Tuple[str, ...]:
     """Host.proof of what a unit is the canary of where it begins now."""
     if rollout.policy.canaries != EVERY_KIND:

@@ -115,7 +115,7 @@ def test_all_hosts_are_planned_by_one_task(controller: Controller, real: RealApi
     refusal = {"code": "driver.version_not_offered", "found": "a", "wanted": "b", "remedy": "c", "option": ""}
     own = of_hosts(controller, {
         "gpu-0": {"gpu_planned": planned("none")}, "gpu-1": {"gpu_planned": planned("service_restart")},
-        "gpu-2": {"gpu_planned": {"failed": True, "msg": "unreachable"}},
+        "gpu-2": {"gpu_planned": {"unreachable": True, "msg": "unreachable"}},
         "gpu-4": {"gpu_planned": planned(refusals=[refusal])}})
     result = ask(controller, {"state": "planned", "limit": 3}, *own, hosts=names(7),
                  variables=variables(real, namespace))
