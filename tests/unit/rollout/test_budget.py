@@ -689,8 +689,10 @@ class TestHosts:
         assert rollout.refused["h"].code == "rollout.failed_before"
         assert rollout.refused["h"].found == "the change of node n has failed before: Xid"
 
-    def test_of_one_that_could_not_be_asked_that_is_not_known(self) -> None:
-        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=None).failed
+    @pytest.mark.parametrize("told", [None, {"refusals": [
+        {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
+    def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
+        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
 
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
