@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import threading
 import time
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import pa
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import index
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.removal import removable
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
@@ -84,6 +86,12 @@ def settled(root: Root, step: Step, opened: Mapping[str, Any], event: str = "don
     return journal.packages("driver")
 
 
+def killed(root: Root) -> None:
+    """The last apt did not live to see its end."""
+    history = root.path / "var/log/apt/history.log"
+    history.write_text(history.read_text().rpartition("End-Date:")[0])
+
+
 def ours(root: Root) -> Dict[str, str]:
     return provenance.installed_by_us(root.host, Journal(root.host), "driver", root.packages())
 
@@ -107,7 +115,7 @@ def test_the_week_of_an_administrator(root: Root, repository: Repository) -> Non
     assert settled(root, wednesday, opened) == {
         "dkms": PackageChange(None, "3"), "driver": PackageChange(None, "1.0"), "libdriver": PackageChange(None, "1.0")}
 
-    absent = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    absent = removal(root, *removable(root.host, root.packages(), ours(root)))
     opened = started(root, absent)
     assert transacted(root, absent) == 0
     assert settled(root, absent, opened) == {}
@@ -216,6 +224,7 @@ def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> Non
     step = planned(root, FIRST)
     opened = started(root, step)
     transacted(root, step)
+    killed(root)
     (root.path / "var/lib/apt/extended_states").unlink()
     assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "before anybody has settled it"
     settled(root, step, opened, "failed")
@@ -230,6 +239,7 @@ def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) ->
     step = planned(root, FIRST)
     opened = started(root, step)
     transacted(root, step)
+    killed(root)
     marks.write_text(before)
     journal = root.path / "var/lib/dpkg/updates/0001"
     journal.touch()
@@ -251,7 +261,7 @@ def test_a_dependency_that_has_gone_with_us_and_come_again_is_his_once_he_has_as
     opened = started(root, step)
     transacted(root, step)
     settled(root, step, opened)
-    away = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    away = removal(root, *removable(root.host, root.packages(), ours(root)))
     assert "dkms" in away.parameters["request"]
     opened = started(root, away)
     transacted(root, away)
@@ -270,7 +280,7 @@ def test_what_stays_for_a_package_of_his_when_all_of_ours_goes_is_his(root: Root
     transacted(root, step)
     settled(root, step, opened)
     root.install("builder")
-    away = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     assert sorted(away.change["after"]) == ["driver", "libdriver"]
     opened = started(root, away)
     transacted(root, away)
@@ -402,7 +412,7 @@ def test_a_dependency_stays_automatic_and_goes_only_when_nobody_needs_it(root: R
     settled(root, step, opened)
     assert root.automatic() == ["dkms", "libdriver"]
     root.install("builder")
-    assert database.removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
+    assert removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
 
 
 def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -> None:
@@ -429,14 +439,27 @@ LEFT_BY_A_CUT = {"nothing": None, "an empty file": b"", "a file of zeros": b"\0"
 
 def cut(root: Root, step: Step, content: Optional[bytes] = None) -> Mapping[str, Any]:
     """A transaction, and a power cut at its end that takes the marks; what was noted when it was opened."""
+    opened = opened_before(root, step)
+    transacted(root, step)
+    boot(root, content)
+    return opened
+
+
+def opened_before(root: Root, step: Step) -> Mapping[str, Any]:
+    """Another boot follows."""
     opened = dict(BOOKS.opened(root.host, step), boot="the boot before")
     Journal(root.host).note("started", step, "plan", policy="p", transaction=opened)
-    transacted(root, step)
+    return opened
+
+
+def boot(root: Root, content: Optional[bytes]) -> None:
+    """What the marks are then, None: they are not there; nothing was written since."""
     if content is None:
-        (root.path / MARKS).unlink()
+        (root.path / MARKS).unlink(missing_ok=True)
     else:
         (root.path / MARKS).write_bytes(content)
-    return opened
+    for path in (*(root.path / "var/lib/dpkg/info").glob("*.list"), *(root.path / "var/lib/apt").glob(MARKS[-15:])):
+        os.utime(path, (1, 1))
 
 
 @pytest.mark.parametrize("dpkg", ["whole", "interrupted"])
@@ -456,7 +479,7 @@ def test_a_power_cut_that_takes_the_marks_makes_nothing_chosen_by_hand(root: Roo
     assert root.apt("-s", "autoremove").stdout.count("Remv") == 0
     assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
     assert not Journal(root.host).recall(provenance.MARKED)
-    removed = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    removed = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     opened = started(root, removed)
     transacted(root, removed)
     assert settled(root, removed, opened) == {} and root.automatic() == ["containerd.io"]
@@ -607,6 +630,6 @@ def test_of_two_that_serve_somebodys_package_one_stays(root: Root, repository: R
     repository.publish()
     root.apt("update")
     root.install("first", "second", "third", "his", "more")
-    assert database.removable(root.host, root.packages(), ("first", "second", "third")) == ("first",)
+    assert removable(root.host, root.packages(), ("first", "second", "third")) == ("first",)
     root.apt("remove", "first")
     assert "his" in root.installed()
