@@ -509,6 +509,153 @@ def test_an_administrator_who_has_chosen_since_the_power_cut_is_heard(root: Root
     assert root.automatic() == ["containerd.io"]
 
 
+def manual(root: Root, *names: str) -> None:
+    """apt-mark, as an administrator calls it."""
+    root.host.run(["apt-mark", *database.own(root.host), "manual", *names])
+
+
+def brought(root: Root) -> None:
+    """The driver came by us."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+
+
+def test_what_he_installs_by_name_after_a_power_cut_is_his(root: Root, repository: Repository) -> None:
+    """Without marks apt takes the name for a choice already, and writes nothing of it."""
+    brought(root)
+    step = planned(root, SECOND)
+    opened = cut(root, step, b"")
+    repository.add("dkms", "4")
+    root.apt("update")
+    root.install("dkms=4")
+    assert "dkms" not in ours(root), "before anybody has settled it"
+    settled(root, step, opened)
+    assert root.automatic() == [] and "dkms" not in ours(root)
+
+
+def test_what_he_takes_away_and_installs_by_name_after_a_power_cut_is_his(root: Root) -> None:
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = cut(root, step)
+    root.apt("purge", "docker-ce", "containerd.io")
+    root.install("containerd.io")
+    settled(root, step, opened, "failed")
+    assert "containerd.io" not in root.automatic()
+
+
+def test_who_chooses_all_by_hand_before_a_boot_is_heard_where_no_transaction_was_at_work(root: Root) -> None:
+    """A controller died before apt began: apt's file is empty by his choice, and as a power cut leaves it."""
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = opened_before(root, step)
+    manual(root, "containerd.io")
+    boot(root, (root.path / MARKS).read_bytes())
+    settled(root, step, opened, "failed")
+    assert root.automatic() == []
+
+
+def test_who_chooses_all_by_hand_after_a_boot_is_heard(root: Root) -> None:
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = opened_before(root, step)
+    transacted(root, step)
+    boot(root, (root.path / MARKS).read_bytes())
+    manual(root, "containerd.io", "dkms")
+    assert (root.path / MARKS).read_bytes() == b""
+    settled(root, step, opened, "failed")
+    assert "containerd.io" not in root.automatic()
+
+
+def test_who_asks_for_a_dependency_after_the_controller_has_died_is_heard(root: Root) -> None:
+    """apt has come to its end and has marked it: what is not marked any more, somebody has chosen."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    root.install("dkms")
+    foretold = ours(root), provenance.followers(root.host, Journal(root.host), "driver")
+    settled(root, step, opened, "failed")
+    assert root.automatic() == [] and sorted(ours(root)) == ["driver", "libdriver"]
+    assert foretold == (ours(root), provenance.followers(root.host, Journal(root.host), "driver"))
+
+
+def test_a_power_cut_in_a_removal_leaves_nothing_of_ours_for_good(root: Root) -> None:
+    """A removal names dependencies too, and does not choose them."""
+    brought(root)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    opened = opened_before(root, away)
+    root.apt("--purge", "remove", "driver", "libdriver")
+    boot(root, b"")
+    assert sorted(ours(root)) == ["dkms"], "before anybody has settled it"
+    settled(root, away, opened, "failed")
+    assert root.automatic() == ["dkms"] and sorted(ours(root)) == ["dkms"]
+    again = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    opened = started(root, again)
+    transacted(root, again)
+    assert settled(root, again, opened) == {} and "dkms" not in root.installed()
+
+
+def test_a_step_that_was_opened_long_ago_overrides_no_choice_made_since(root: Root) -> None:
+    """The driver's run died before apt began, and nobody has run it again; then comes a cut in the toolkit's."""
+    root.install("docker-ce")
+    opened_before(root, planned(root, FIRST))
+    manual(root, "containerd.io")
+    root.install("builder")
+    other = replace(planned(root, {"libdriver": "1.0"}), capability="toolkit")
+    opened = cut(root, other, b"")
+    BOOKS.settle(root.host, Journal(root.host), other, opened)
+    assert root.automatic() == ["dkms"]
+
+
+@pytest.mark.parametrize("capability", ["driver", "toolkit"])
+def test_zeros_that_a_power_cut_has_left_for_marks_stop_apt_no_more(root: Root, capability: str) -> None:
+    """Nothing was automatic, and whoever's step comes first mends it; what is planned before that is planned all the
+    same."""
+    step = planned(root, {"libdriver": "1.0"})
+    opened = cut(root, step, b"\0" * 4096)
+    assert root.apt("-s", "install", "builder", check=False).returncode == 100
+    with index(root.host, [], beside_system=True) as lists:
+        assert lists.simulate(FIRST).installs and not lists.simulate_removal(["libdriver"]).problem
+    if capability == "driver":
+        settled(root, step, opened)
+    else:
+        BOOKS.opened(root.host, replace(planned(root, {"builder": "1"}), capability=capability))
+    assert (root.path / MARKS).read_bytes() == b""
+    assert root.apt("-s", "install", "builder", check=False).returncode == 0
+
+
+@pytest.mark.parametrize("rest", ["cut short", "zeros"])
+def test_a_power_cut_that_takes_the_end_of_the_marks_takes_nothing(root: Root, rest: str) -> None:
+    root.install("docker-ce", "builder")
+    step = planned(root, {"libdriver": "1.0"})
+    whole = (root.path / MARKS).read_bytes()
+    kept = whole[:whole.rindex(b"Package") + 12]
+    opened = cut(root, step, kept if rest == "cut short" else kept.ljust(4096, b"\0"))
+    assert len(root.automatic()) == 1
+    foretold = provenance.automatic(root.host, Journal(root.host))
+    settled(root, step, opened)
+    assert root.automatic() == sorted(foretold) == ["containerd.io", "dkms"]
+    assert root.apt("-s", "install", "driver", check=False).returncode == 0
+
+
+def test_what_can_go_is_told_without_a_trace(root: Root) -> None:
+    brought(root)
+    before = root.tree()
+    assert removable(root.host, root.packages(), ours(root)) == ("dkms", "driver", "libdriver")
+    assert root.tree() == before
+
+
+def test_a_removal_of_what_somebody_needs_by_now_is_refused_before_anything_is_done(root: Root) -> None:
+    brought(root)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    root.install("builder")
+    before = root.tree()
+    with pytest.raises(GpuOpsError, match="others need by now: dkms") as refused:
+        BOOKS.opened(root.host, away)
+    assert refused.value.code == "packages.needed_by_others" and root.tree() == before
+
+
 def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:
     """Another boot, and no newer transaction of anybody: it was ours."""
     root.install("docker-ce")
