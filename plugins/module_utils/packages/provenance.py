@@ -142,7 +142,7 @@ def _fetched(step: Step, done: Iterable[str]) -> bool:
 
 def automatic(host: Host, journal: Journal, manager: PackageManager = APT) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, also where a power cut has taken what the manager knew of that."""
-    return manager.automatic(host) or _lost(host, journal, manager)
+    return manager.automatic(host) | _lost(host, journal, manager)
 
 
 def _lost(host: Host, journal: Journal, manager: PackageManager) -> FrozenSet[str]:

@@ -93,7 +93,7 @@ def needs(
                     each for bare, arch, relation, asked in relations for each, version in offers.get(bare, ())
                     if packages[each].installed and _is_met(relation, version, asked)
                     and _is_open(stanzas[each], arch or fields.get("Architecture", ""), native_architecture))
-                found.append(Need(name, may, do))
+                found.append(Need(name, may, do - {name}))
     return found
 
 
