@@ -16,7 +16,7 @@ and so is one that stayed when all that is ours was to go, because a package of 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host

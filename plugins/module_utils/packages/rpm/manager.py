@@ -7,7 +7,19 @@ import abc
 import platform
 import re
 from dataclasses import replace
-from typing import Callable, ClassVar, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Sequence, Tuple
+from typing import (
+    Callable,
+    ClassVar,
+    Collection,
+    ContextManager,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Sequence,
+    Tuple,
+)
 
 from ...core.host import Host
 from ...core.plan import Step
