@@ -87,7 +87,7 @@ def needs(
     for name, fields in stanzas.items():
         for group in _split(", ".join((fields.get("Depends", ""), fields.get("Pre-Depends", ""))), ","):
             relations = [_relation_of(each) for each in _split(group, "|")]
-            may = frozenset(each for bare, _arch, _relation, _version in relations for each, _of in offers.get(bare, ()))
+            may = frozenset(each for told in relations for each, _version in offers.get(told[0], ()))
             if may & ours:
                 do = frozenset(
                     each for bare, arch, relation, asked in relations for each, version in offers.get(bare, ())
