@@ -44,12 +44,13 @@ _PODS = (
 _NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 # Who has a node: see custody/
 _CUSTODY = (
-    Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
+    Rule(("get", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
          _NAMESPACE),
     Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
     Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
     Rule(("list",), "nodemaintenance.medik8s.io", "nodemaintenances", "leave alone what an operator of medik8s has"),
-    Rule(("get", "patch"), MACHINES, "machines", "keep a node that is being changed from being replaced"),
+    Rule(("get", "patch"), MACHINES, "machines",
+         "keep a node that is being changed from being replaced, and leave alone one that is"),
 )
 # Of programs beside us whose namespace is there only where they are: who takes nodes asks for it, and goes on without
 # an answer where that is refused. {program: rules}
