@@ -35,6 +35,7 @@ class Made:
     is_deleted: whether somebody has asked for its end before.
     ends:       whether its kubelet ends it when it is to.
     elsewhere:  whether it is on another node, and counts for a budget only.
+    finalizers: what keeps its object when it has been deleted.
     """
 
     name: str = "subject"
@@ -48,6 +49,7 @@ class Made:
     is_deleted: bool = False
     ends: bool = True
     elsewhere: bool = False
+    finalizers: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,9 @@ CASES: Mapping[str, Case] = {
         STAYS, STAYS, (Made(owner={}, annotations={"kubernetes.io/config.mirror": "x"}),)),
     "A finished pod, without a controller and with an emptyDir": Case(
         GONE, GONE, (Made(owner={}, spec=SCRATCH, phase="Succeeded", is_ready=False),)),
+    "A finished pod that a finalizer keeps": Case(
+        WAITS, LEFT, (Made(phase="Succeeded", is_ready=False, ends=False, finalizers=("example.com/counted",)),),
+        why="Its containers have ended and hold nothing. kubectl waits for its object."),
     "A terminating pod": Case(GONE, GONE, (Made(is_deleted=True, spec=SLOW),)),
     "A terminating pod without a controller": Case(
         REFUSED, GONE, (Made(owner={}, is_deleted=True, spec=SLOW),),
@@ -153,6 +158,12 @@ CASES: Mapping[str, Case] = {
     "A pending pod under a budget that allows none": Case(
         GONE, GONE, (Made(labels=WEB, phase="Pending", is_ready=False),), budgets={"web": at_least(1)}),
     "A pod of a namespace that is being deleted": Case(WAITS, WAITS, namespace_ends=True),
+    "A finished pod of a namespace that is being deleted": Case(
+        WAITS, STAYS, (Made(phase="Succeeded", is_ready=False),), namespace_ends=True,
+        why="Its containers have ended, and its namespace takes the object. kubectl asks for its eviction until then."),
+    "A pod of a DaemonSet that is gone, of a namespace that is being deleted": Case(
+        REFUSED, WAITS, (Made(owner=ORPHANED),), ("--ignore-daemonsets",), namespace_ends=True,
+        why="Its namespace, which took its DaemonSet first, takes it too. It is waited for, and not evicted."),
     "A pod that is deleted meanwhile and comes back elsewhere under its name": Case(
         GONE, STAYS, (Made(owner=STATEFUL, labels=WEB), Made("beside", labels=WEB, elsewhere=True, is_ready=False)),
         budgets={"web": at_least(1)}, meanwhile=RECREATED,

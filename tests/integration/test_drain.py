@@ -85,6 +85,7 @@ class Cluster:
             resources["claims"] = [{"name": "devices"}]
             claims["resourceClaims"] = [{"name": "devices", "resourceClaimName": claim}]
         metadata = {"name": made.name, "labels": dict(made.labels), "ownerReferences": [dict(owner)] if owner else [],
+                    "finalizers": list(made.finalizers),
                     "annotations": {**made.annotations, ENDS: str(made.ends).lower()}}
         found = self.client.create("/api/v1/namespaces/%s/pods" % namespace, {"metadata": metadata, "spec": {
             "nodeName": ELSEWHERE if made.elsewhere else node, "terminationGracePeriodSeconds": 1,
