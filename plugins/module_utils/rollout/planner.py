@@ -191,16 +191,21 @@ def _left_by_their_group(
     for name, host in hosts.items():
         others = missing.get(_group(host), []) if _is_parallel(host, policy) else []
         if others and name not in refused and name not in beside:
-            left[name] = Refusal(
-                "rollout.unit_incomplete",
-                found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
-                    _group_text(host), some(others), why[others[0]]),
-                wanted="all hosts that restart together, so that they never run mixed drivers",
-                remedy="see to that host first, have all of them in one run (a slice of a job has every nth host), or "
-                       "let `unit_modes` have the group changed host by host (`rolling`)",
-                option="unit_modes",
-            )
+            left[name] = incomplete(_group_text(host), {other: why[other] for other in others})
     return left
+
+
+def incomplete(group: str, missing: Mapping[str, str]) -> Refusal:
+    """Why a host is left with its clique or job group. missing: {host of it that cannot be changed: why}."""
+    return Refusal(
+        "rollout.unit_incomplete",
+        found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
+            group, some(missing), next(iter(missing.values()))),
+        wanted="all hosts that restart together, so that they never run mixed drivers",
+        remedy="see to that host first, have all of them in one run (a slice of a job has every nth host), or "
+               "let `unit_modes` have the group changed host by host (`rolling`)",
+        option="unit_modes",
+    )
 
 
 def _units(hosts: Mapping[str, Host], policy: Policy, others: Set[str]) -> List[Unit]:

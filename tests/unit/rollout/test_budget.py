@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Answer,
     Asking,
     Claim,
+    Left,
     NodeState,
     OpenRollout,
     Pool,
@@ -714,7 +715,8 @@ POOLS = st.builds(
     Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
     rollout=st.one_of(st.none(), st.builds(
         OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES)),
-        st.dictionaries(NAMES, TIMES), st.frozensets(NAMES))),
+        st.dictionaries(NAMES, TIMES), st.dictionaries(NAMES, st.builds(Left, NAMES, WORDS)),
+        st.dictionaries(NAMES, TIMES))),
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
     canaries=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
