@@ -155,10 +155,10 @@ class Pool:
     """What is shared of a pool.
 
     limit, domain_limit: as they are written.
-    claims:   {part of the fleet: the unit whose its next places are}.
-    seconds:  {kind: how long its last changes took}.
-    canaries: {unit: the canary that waits, and asks}.
-    last:     the rollout that was closed last, while none is open.
+    claims:              {part of the fleet: the unit whose its next places are}.
+    seconds:             {kind: how long its last changes took}.
+    canaries:            {unit: the canary that waits, and asks}.
+    last:                the rollout that was closed last, while none is open.
     """
 
     limit: str = ""

@@ -165,8 +165,7 @@ def failed_before(host: Host, reason: str) -> Refusal:
     """Why a host is not tried again."""
     return Refusal(
         "rollout.failed_before",
-        found="the change of %s%s has failed before: %s" % (
-            _named(host), " to this policy" if host.policy else "", reason),
+        found="the change of %s has failed before: %s" % (_named(host), reason),
         wanted="a host that a person has looked at since",
         remedy="find the cause, free it (module gpu_rollout, `state` ended, `outcome` freed), and run again; another "
                "policy is another change",
@@ -404,7 +403,7 @@ class _Standing:
                                *self._slots.not_ready, *self._slots.unreachable}
         # What ends by itself
         self._passing: Set[str] = set(self._slots.in_progress)
-        # What only a person ends. A node that is not Ready, or not well after its change, may come back, and what is half
+        # What only a person ends. A node that is not Ready, or not well after its change, may come back; what is half
         # done is taken over by the run that has its host
         self._lasting = self._out.intersection({*self._failed, *present.cordoned, *present.unreachable}) - self._passing
         self._busy: Dict[str, str] = {}

@@ -150,8 +150,8 @@ def _limit(option: str, given: Any, least: int, refusals: List[Refusal]) -> Opti
     refusals.append(Refusal(
         "rollout.limit_malformed",
         found="`%s` is %s" % (option, _quoted(given)),
-        wanted="a number of hosts, at least %d, or a percentage from '%d%%' to '100%%'" % (least, least),
-        remedy="write it so; a percentage is rounded down, and one host is always let",
+        wanted="a number of hosts, or a percentage to '100%', at least 1; `max_unreachable` may be 0",
+        remedy="write it so; a percentage is rounded down, to one host at least",
         option=option,
     ))
     return None

@@ -347,7 +347,7 @@ def test_a_canary_that_is_watched_for_longer_is_not_waited_for(
     assert budget.ask(asking(canary, now=NOW), rollout).may_start
     budget.change(lambda record: ended(record, POOL, rollout.hosts[canary].node, "a", DONE, "", NOW))
     answer = budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3000, 10)
-    assert answer.may_start == waits and bool(clock.passed) == waits
+    assert answer.may_start == waits and (300 <= clock.passed < 320 if waits else clock.passed < 1)
     assert waits or (answer.waiting is not None and answer.waiting.until == NOW + timedelta(hours=1))
 
 
@@ -360,7 +360,7 @@ def test_places_that_a_person_has_to_free_are_not_waited_for(real: RealApi, name
     else:
         cordon(real, "n1")
     answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(1)), 3600, 10)
-    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed == 0
+    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed < 1
 
 
 def test_a_canary_that_does_not_begin_is_waited_for_with_patience(real: RealApi, namespace: str) -> None:

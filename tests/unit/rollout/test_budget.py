@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     FAILED,
     FREED,
     LEFT,
+    OUTCOMES,
     STATES,
     WORKING,
     Answer,
@@ -830,7 +831,7 @@ class Cluster:
         self.text = written(ended(self.record, POOL, node, run, outcome, "Xid", self.now, self.hosts[node[2:]]))
         if outcome == FAILED:
             self.failed.add(node)
-        else:
+        elif outcome == DONE:
             self.changed.add(node)
             self.new.discard(node)
             if node not in self.nodes or not self.nodes[node].in_service:
@@ -873,7 +874,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         elif what == "conclude" and cluster.pending:
             cluster.conclude()
         elif what == "end" and node in cluster.begun and cluster.begun[node] not in cluster.dead:
-            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED])))
+            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED, LEFT])))
         elif what in ("cordon", "uncordon", "not ready") and node in cluster.nodes:
             cluster.nodes[node] = replace(cluster.nodes[node], ready=what != "not ready",
                                           cordoned_by="ada" if what == "cordon" else "")
@@ -891,6 +892,40 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
             cluster.failed.discard(node)
         cluster.check()
     _comes_to_its_end(cluster)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_order_of_events_forgets_a_failure(data: st.DataObject) -> None:
+    """Two policies, and runs that take over, give back, leave, end and die. A person, or a success, ends it."""
+    rollouts = [rollout_of(*fleet(2, clique="x", policy=name)) for name in ("q1", "q2")]
+    room = Room(rollouts[0])
+    room.end("h1", FAILED)
+    failed = {"h1"}
+    for _ in range(data.draw(st.integers(1, 20))):
+        room.rollout = data.draw(st.sampled_from(rollouts))
+        run, name = data.draw(st.sampled_from("ab")), data.draw(st.sampled_from(["h1", "h2"]))
+        what = data.draw(st.sampled_from(["ask", "ask", "begin", "give back", "close", "die", "live", *OUTCOMES]))
+        if what == "begin":
+            room.begin(name, run)
+        elif what in ("ask", "give back"):
+            answer = room.ask(name, run)
+            if what == "give back":
+                room.record = given_back(room.record, POOL, run, answer.before)
+        elif what == "close":
+            room.close(run)
+        elif what in ("die", "live"):
+            room.dead = {run} if what == "die" else set()
+        else:
+            try:
+                room.end(name, what, run)
+            except GpuOpsError as refused:
+                assert refused.code == "rollout.held_by_another"
+                continue
+            if what != LEFT:
+                failed.discard(name)
+            failed.update([name] if what == FAILED else [])
+        assert {slot.host for slot in room.pool.slots.values() if slot.earlier_failure} == failed
 
 
 def _comes_to_its_end(cluster: Cluster) -> None:

@@ -54,7 +54,8 @@ def test_the_plan_of_the_fleet_tells_how_long_each_takes_and_how_many_jobs_end()
     told = of_fleet(fleet_of([each.name for each in fleet], [], {}, turns=units))
     assert told.splitlines()[-3:] == [
         "In this order:",
-        "  1. h1: canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; expected to take 10 min 0 s",
+        "  1. h1: canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; expected to take 10 min "
+        "0 s",
         "  2. 2 hosts: 1 job, failure domain r1; 2 turns; expected to take 25 min 0 s each; 2 jobs hit: ns/job-2, "
         "ns/job-3: h[2-3]"]
 
