@@ -298,7 +298,7 @@ def asked(
     if waits is not None:
         return Answer(waiting=waits)
     node = rollout.hosts[asking.host].node
-    if _is_held(opened, node, asking.run):
+    if is_held(opened, node, asking.run):
         if opened.slots[node].begun and opened.slots[node].confirmed:
             return Answer()
         if asking.now - opened.slots[node].since < CONFIRMING and not opened.slots[node].confirmed:
@@ -309,7 +309,7 @@ def asked(
     if missing is not None:
         without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
         return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
-    if _is_held(opened, node, asking.run):
+    if is_held(opened, node, asking.run):
         return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
@@ -347,6 +347,12 @@ def begun(record: Record, pool_name: str, run: str, node: str, together: Iterabl
     slots = {name: replace(slot, confirmed=True, begun=slot.begun or name == node)
              for name, slot in pool.slots.items() if name in {node, *together} and slot.run == run}
     return record.but(pool_name, replace(pool, slots={**pool.slots, **slots}))
+
+
+def is_held(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has the place of a node. One that counted as dead may have lost it."""
+    slot = pool.slots.get(node)
+    return slot is not None and slot.run == run and slot.state == WORKING
 
 
 def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Optional[Slot]]) -> Record:
@@ -523,22 +529,18 @@ def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
     return there is not None and there != us
 
 
-def _is_held(pool: Pool, node: str, run: str) -> bool:
-    slot = pool.slots.get(node)
-    return slot is not None and slot.run == run and slot.state == WORKING
-
 
 def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Optional[Slot]]:
     """{node: what is there without the run} of those that it has only reserved."""
     return {node: pool.slots[node].without_its_run for node in nodes
-            if _is_held(pool, node, run) and not pool.slots[node].begun}
+            if is_held(pool, node, run) and not pool.slots[node].begun}
 
 
 def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
     """Without places of a unit of which nobody knows whether they are too many: who had reserved them is gone. What a
     dead run had begun there is nobody's."""
     nodes = [node for name in unit.hosts for node in (rollout.hosts[name].node,)
-             if _is_held(pool, node, asking.run) and not pool.slots[node].confirmed]
+             if is_held(pool, node, asking.run) and not pool.slots[node].confirmed]
     of_nobody: Dict[str, Optional[Slot]] = {node: replace(pool.slots[node], run="", confirmed=True) for node in nodes
                                             if pool.slots[node].begun}
     return replace(pool, slots=_with(pool.slots, {**of_nobody, **_reserved_by(pool, asking.run, nodes)}))
@@ -547,7 +549,7 @@ def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Uni
 def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Optional[Refusal]:
     """Why a host of a unit is not to begin that was not begun with: another one of it could not be changed."""
     left = pool.rollout.left if pool.rollout is not None else {}
-    is_reserved = _is_held(pool, rollout.hosts[asking.host].node, asking.run)
+    is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
     why = {}
     for name in unit.hosts:
         node = rollout.hosts[name].node
