@@ -298,12 +298,13 @@ def asked(
     if waits is not None:
         return Answer(waiting=waits)
     node = rollout.hosts[asking.host].node
-    if is_held(opened, node, asking.run):
-        if opened.slots[node].begun and opened.slots[node].confirmed:
-            return Answer()
-        if asking.now - opened.slots[node].since < CONFIRMING and not opened.slots[node].confirmed:
-            return Answer(waiting=Waiting(unit, Cause.run, "its places were reserved, and are not confirmed yet",
-                                          opened.slots[node].since))
+    if goes_on(opened, node, asking.run):
+        return Answer()
+    if is_held(opened, node, asking.run) and not opened.slots[node].confirmed:
+        since = opened.slots[node].since
+        if asking.now - since < CONFIRMING:
+            return Answer(waiting=Waiting(
+                unit, Cause.run, "its places were reserved, and are not confirmed yet", since))
         opened = _without_unconfirmed(opened, asking, rollout, unit)
     missing = _missing(opened, asking, rollout, unit)
     if missing is not None:
@@ -353,6 +354,11 @@ def is_held(pool: Pool, node: str, run: str) -> bool:
     """Whether a run has the place of a node. One that counted as dead may have lost it."""
     slot = pool.slots.get(node)
     return slot is not None and slot.run == run and slot.state == WORKING
+
+
+def goes_on(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has begun with a node, and still has its place."""
+    return is_held(pool, node, run) and pool.slots[node].begun and pool.slots[node].confirmed
 
 
 def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Optional[Slot]]) -> Record:
