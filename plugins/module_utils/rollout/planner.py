@@ -570,10 +570,23 @@ class _Standing:
                 continue
             waiting = self._waiting(unit, Cause.slots, self._told(part, names, limit))
             if not _fits(names, active - self._passing, out - self._passing, limit):
-                return replace(waiting, lasts=True)
+                return self._deadlock(unit, part, limit) or replace(waiting, lasts=True)
             self._first[part] = unit.name
             return replace(waiting, claims=part if len(names - out) > 1 else "")
         return None
+
+    def _deadlock(self, unit: Unit, part: str, limit: int) -> Optional[Waiting]:
+        """Where units that are half done keep each other waiting: a limit is lower than when they were begun with."""
+        active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
+        half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
+                     if each.place is Place.half_done}
+        stuck = [name for name, names in half_done.items() if not _fits(frozenset(names), active, out, limit)]
+        if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
+            return None
+        return self._waiting(unit, Cause.person, (
+            "%s; %s are half done, and none of them has room beside the others: a person has to raise the limit, or to "
+            "let `unit_modes` have them changed host by host (`rolling`)") % (
+                self._told(part, frozenset(half_done[unit.name]), limit), some(stuck)))
 
     def _parts(self, needed: FrozenSet[str]) -> Iterable[Tuple[str, FrozenSet[str], int]]:
         """(part of the fleet, those of these hosts that are in it, its limit). Nothing where none counts."""

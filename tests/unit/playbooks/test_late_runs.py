@@ -30,8 +30,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client impor
 
 def taken_over(record):
     pool = record.pool("gpus")
-    return record.but("gpus", replace(pool, slots={name: replace(slot, run="b@other")
-                                                   for name, slot in pool.slots.items()}))
+    runs = {"b@other": next(iter(pool.rollout.runs.values()))}
+    return record.but("gpus", replace(pool, rollout=replace(pool.rollout, runs=runs), slots={
+        name: replace(slot, run="b@other") for name, slot in pool.slots.items()}))
 
 
 class Stopped(ActionModule):
@@ -90,4 +91,5 @@ def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts)
     done = site.run({"gpu_plan": [CHANGE, broken]})
     assert done.returncode == 2 and site.changed() == [], done.stdout
     pool = site.record()
-    assert pool.slots == {} and pool.last is not None and pool.last.left["gpu-1"].reason == "the package is gone"
+    assert pool.slots == {} and pool.rollout is not None
+    assert pool.rollout.left["gpu-1"].reason == "the package is gone"

@@ -644,6 +644,32 @@ class TestUnits:
         assert room.pool.rollout is not None and not room.pool.rollout.left
 
 
+class TestDeadlock:
+    def two(self, limit: int, mode: str = "parallel") -> Room:
+        """Two cliques, each of which a dead run has begun with, and a limit that was lowered since."""
+        hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
+        room = Room(rollout_of(*hosts, limit=4))
+        room.begin("x1")
+        room.begin("y1")
+        room.dead = {"a"}
+        room.rollout = rollout_of(*(replace(each, half_done=each.name in ("x1", "y1")) for each in hosts), limit=limit,
+                                  unit_mode=mode)
+        return room
+
+    def test_who_waits_for_each_other_is_told_what_a_person_does(self) -> None:
+        room = self.two(2)
+        for name in ("x1", "y2"):
+            waiting = room.ask(name, "b").waiting
+            assert waiting is not None and waiting.cause is Cause.person and "`rolling`" in waiting.why
+
+    @pytest.mark.parametrize("limit, mode", [(2, "rolling"), (3, "parallel")])
+    def test_which_lets_them_go_on(self, limit: int, mode: str) -> None:
+        room = self.two(limit, mode)
+        assert room.begin("x1", "b").may_start
+        waiting = room.ask("y2", "b").waiting
+        assert waiting is not None and waiting.cause is not Cause.person
+
+
 class TestSettled:
     def test_what_a_run_that_is_over_holds_of_a_node_that_needs_nothing_is_free(self) -> None:
         room = Room(rollout_of(*fleet(3), limit=3))
