@@ -268,7 +268,11 @@ clusters:
     hosts: {description: Its hosts., type: list, elements: str, returned: success}
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
     changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
-    nodes: {description: Nodes whose places were given back., type: list, elements: str, returned: with O(state=settled)}
+    nodes:
+      description: Nodes whose places were given back.
+      type: list
+      elements: str
+      returned: with O(state=settled)
     rollout:
       description:
         - The rollout as data, with the hosts, those C(beside) and C(refused), the C(units) in order and C(limits).

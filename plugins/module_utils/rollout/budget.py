@@ -420,7 +420,7 @@ def _takes_part(pool: Pool, run: str) -> bool:
 
 
 def _is_of(opened: OpenRollout, slot: Optional[Slot], run: str) -> bool:
-    """Whether a change is of the open rollout. A run that counted as dead may end one of another after it was closed."""
+    """Whether a change is of the open rollout. A run that counted as dead may end one of an earlier rollout."""
     if slot is not None and slot.state == WORKING and slot.aim:
         return slot.aim == opened.aim
     return run in opened.runs
@@ -533,7 +533,6 @@ def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
     """Whether a run that takes part already has something to write down about itself."""
     there, us = (pool.rollout.runs.get(run) if pool.rollout is not None else None for pool in (before, now))
     return there is not None and there != us
-
 
 
 def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Optional[Slot]]:

@@ -15,7 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     FAILED,
     OpenRollout,
     Pool,
-    Record,
     Run,
     Slot,
 )

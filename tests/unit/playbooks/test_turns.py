@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Mapping
 
 import pytest
 from canned import Hosts, planned

@@ -516,7 +516,6 @@ class TestReserve:
         room.ask("h1", "b")
         assert given_back(room.record, POOL, "a", answer.before) == room.record
 
-
     def test_nobody_waits_for_ever_for_one_that_ended_before_it_confirmed_them(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x"), limit=2))
         late = room.ask("h1")
@@ -927,7 +926,8 @@ TIMES = st.integers(0, 10 ** 9).map(lambda seconds: NOW + timedelta(seconds=seco
 WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.sampled_from(["n1", "n2", "n3", "a", "b"])
 SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_from(STATES), begun=st.booleans(),
-                  confirmed=st.booleans(), counts=st.booleans(), aim=WORDS, joined=st.booleans(), proofs=st.lists(WORDS, max_size=2).map(tuple),
+                  confirmed=st.booleans(), counts=st.booleans(), aim=WORDS, joined=st.booleans(),
+                  proofs=st.lists(WORDS, max_size=2).map(tuple),
                   policy=WORDS, kind=WORDS, reason=WORDS, failure=st.one_of(st.none(), st.builds(
                       Slot, host=NAMES, run=NAMES, since=TIMES, state=st.just(FAILED), reason=WORDS)))
 ROLLOUTS = st.one_of(st.none(), st.builds(
