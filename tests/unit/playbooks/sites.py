@@ -31,6 +31,7 @@ class Site:
         offer = {"nvidia.com/gpu": "1"}
         hosts.api.state.nodes = [node(name, allocatable=offer, capacity=offer, **of_nodes.get(
             name.replace("-", "_"), {})) for name in there]
+        self.client = Client(Connection(kubeconfig=str(hosts.api.kubeconfig)))
 
     def run(self, canned: Mapping[str, Any], *options: str, cluster: bool = True, playbook: str = "site",
             tags: Sequence[str] = ("--tags", "hosts"), **variables: Any) -> "subprocess.CompletedProcess[str]":
@@ -58,8 +59,9 @@ class Site:
         assert not result.get("failed"), result
         return result
 
-    def record(self, what: Callable[[Record], Record] = lambda record: record) -> Pool:
+    def record(
+        self, what: Callable[[Record], Record] = lambda record: record, namespace: str = "gpuops"
+    ) -> Pool:
         """The pool as the record has it, once it is changed so."""
-        budget = Budget(Client(Connection(kubeconfig=str(self.hosts.api.kubeconfig))), "gpuops", DEFAULT_POOL,
-                        NodeReading(), lambda run: True)
+        budget = Budget(self.client, namespace, DEFAULT_POOL, NodeReading(), lambda run: True)
         return budget.change(what).pool(DEFAULT_POOL)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Dict
 
 import pytest
 from canned import ACTION, Hosts
-from sites import CHANGE, NOTHING, Site, names
+from documentation import returned, undocumented
+from sites import CHANGE, MODULE, NOTHING, Site, names
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
     FAILED,
@@ -92,3 +95,19 @@ def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts)
     pool = site.record()
     assert pool.slots == {} and pool.rollout is not None
     assert pool.rollout.left["gpu-1"].reason == "the package is gone"
+
+
+@pytest.mark.parametrize("renewed, left", [(timedelta(0), {"gpu-1": "a@other"}), (timedelta(hours=1), {})])
+def test_who_renews_a_lease_is_at_work_wherever_the_record_is(
+    in_words: Hosts, renewed: timedelta, left: Dict[str, str]
+) -> None:
+    site, run = Site(in_words, names(1)), custody.Run("a", "other")
+    slot = Slot("gpu-1", run.identity, AT - timedelta(days=1))
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since)), "team-b")
+    site.client.create(leases.path_of("gpuops"), leases.new(
+        site.client.get("/api/v1/nodes/gpu-1"), "gpuops", run, 600, (AT - renewed).timestamp()))
+    [[told]] = in_words.controller.tasks(
+        [{MODULE: {"state": "settled", "from_variables": True, "hosts": names(1)}}], hosts=names(1), variables={
+            "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_rollout_namespace": "team-b"})
+    assert told["changed"] == (not left) and list(undocumented(told, returned("gpu_rollout"))) == [], told
+    assert {node: slot.run for node, slot in site.record(namespace="team-b").slots.items()} == left

@@ -110,7 +110,7 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
     told = site.tell(state="ended", name="gpu-l", outcome="freed")
     assert failed in told["warnings"][0] and not told["changed"]
     assert site.tell(state="ended", name=failed, outcome="freed")["changed"]
-    assert site.run(canned, gpu_rollout_limit=3).returncode == 0
+    assert site.run(canned, gpu_rollout_limit=3, gpu_rollout_timeout=60).returncode == 0
     assert site.cordoned() == [] and site.changed() == names(3)
 
 
