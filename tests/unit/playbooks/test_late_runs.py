@@ -104,6 +104,8 @@ def test_who_renews_a_lease_is_at_work_wherever_the_record_is(
     site, run = Site(in_words, names(1)), custody.Run("a", "other")
     slot = Slot("gpu-1", run.identity, AT - timedelta(days=1))
     site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since)), "team-b")
+    site.client.apply("/api/v1/namespaces/gpuops", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
+        "name": "gpuops"}})
     site.client.create(leases.path_of("gpuops"), leases.new(
         site.client.get("/api/v1/nodes/gpu-1"), "gpuops", run, 600, (AT - renewed).timestamp()))
     [[told]] = in_words.controller.tasks(

@@ -1136,6 +1136,29 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
     _comes_to_its_end(cluster)
 
 
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_no_run_that_is_late_exceeds_a_limit(data: st.DataObject) -> None:
+    """Each of two runs has a clique and a host beside it, and counts as dead now and then while it is at work."""
+    of_run = {run: [*(host(run + each, clique=run) for each in "12"), host(run + "3")] for run in "ab"}
+    rollouts = {run: rollout_of(*hosts, limit=3) for run, hosts in of_run.items()}
+    room = Room(rollouts["a"])
+    room.nodes = {**nodes_of(rollouts["a"]), **nodes_of(rollouts["b"])}
+    begun_with: Set[str] = set()
+    for _ in range(data.draw(st.integers(1, 20))):
+        run = data.draw(st.sampled_from("ab"))
+        name = data.draw(st.sampled_from([each.name for each in of_run[run]]))
+        room.rollout, what = rollouts[run], data.draw(st.sampled_from(["begin", "begin", "begin", "end", "die", "live"]))
+        if what == "begin" and room.begin(name, run).may_start:
+            begun_with.add(name)
+        elif what == "end" and name in begun_with:
+            room.end(name, data.draw(st.sampled_from([DONE, LEFT])), run)
+            begun_with.discard(name)
+        elif what in ("die", "live"):
+            room.dead = {run} if what == "die" else set()
+        assert len(begun_with) <= 3 and begun_with <= room.held()
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_order_of_events_forgets_a_failure(data: st.DataObject) -> None:
