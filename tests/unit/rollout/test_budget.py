@@ -907,8 +907,10 @@ class TestHosts:
         assert rollout.refused["h"].code == "rollout.failed_before"
         assert rollout.refused["h"].found == "the change of node n has failed before: Xid"
 
-    def test_of_one_that_could_not_be_asked_that_is_not_known(self) -> None:
-        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=None).failed
+    @pytest.mark.parametrize("told", [None, {"refusals": [
+        {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
+    def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
+        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
 
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
@@ -1148,7 +1150,8 @@ def test_no_run_that_is_late_exceeds_a_limit(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 20))):
         run = data.draw(st.sampled_from("ab"))
         name = data.draw(st.sampled_from([each.name for each in of_run[run]]))
-        room.rollout, what = rollouts[run], data.draw(st.sampled_from(["begin", "begin", "begin", "end", "die", "live"]))
+        what = data.draw(st.sampled_from(["begin", "begin", "begin", "end", "die", "live"]))
+        room.rollout = rollouts[run]
         if what == "begin" and room.begin(name, run).may_start:
             begun_with.add(name)
         elif what == "end" and name in begun_with:
