@@ -160,7 +160,8 @@ class ActionModule(ClusterAction):
         self._known = [_known(variables, host, options, has_nodes) for host in cluster.hosts]
         if has_nodes:
             return self.ask({**said, **given, **cluster.options})
-        return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {})
+        return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {},
+                             datetime.now(timezone.utc))
 
     def _close_all(self, variables: PlayVariables, planned: Mapping[str, Any]) -> Dict[str, Any]:
         """Of every cluster that was planned; one that does not answer keeps no other open."""
@@ -245,16 +246,15 @@ class ActionModule(ClusterAction):
         record = budget.read()
         nodes = budget.nodes([known.node for known in self._known], record.pool(options["pool"]))
         jobs, groups = budget.jobs(options["job_labels"])
-        return self._planned(options, record, nodes, jobs, groups)
+        return self._planned(options, record, nodes, jobs, groups, budget.now())
 
     def _planned(
         self, options: Mapping[str, Any], record: Record, nodes: Mapping[str, NodeState],
-        jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str]
+        jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
     ) -> Dict[str, Any]:
         policy = policy_of({name: options[name] for name in OPTIONS})
         name = options["pool"]
         pool = record.pool(name)
-        now = datetime.now(timezone.utc)
         dead = frozenset(options["dead_runs"])
         hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
                                  job_group=known.job_group or groups.get(known.node, "")),
@@ -374,7 +374,7 @@ class ActionModule(ClusterAction):
         held = [node for node in self._nodes if node in record.pool(name).slots]
         if not held:
             return {"changed": False, "nodes": []}
-        at_work = {self._run, *is_alive.now(record.pool(name), budget.now())}
+        at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
         settled = records.settled(record, name, held, lambda run: run not in at_work)
         if not check_mode:
             settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
@@ -427,7 +427,7 @@ class _Living:
             (silent if has_run_out else living).add(record.holder)
         self._silent = frozenset(silent - living)
 
-    def now(self, pool: Pool, now: datetime) -> FrozenSet[str]:
+    def heard_of(self, pool: Pool, now: datetime) -> FrozenSet[str]:
         """Runs that have shown themselves within the time for which that counts, by what they have written: of those
         nobody has to see that they are silent, who needs no place."""
         return frozenset(record.holder for record in self._said(pool).values()

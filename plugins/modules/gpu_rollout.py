@@ -23,7 +23,8 @@ options:
       - V(planned) plans all hosts of the play in one task, which wants C(run_once), and changes nothing. Every cluster
         of theirs has a rollout of its own, and so have those that are in none.
       - V(start) asks for one host whether it may begin, and waits until it may. Its place is reserved then, with those
-        of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it.
+        of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it. Of one
+        that has begun it says whether it still has its place, which a run that is silent for long may lose to others.
       - V(ended) tells what became of a host, by O(outcome).
       - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
         runs hold of them that are no more is given back then; a failure is not.

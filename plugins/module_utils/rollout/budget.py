@@ -310,8 +310,10 @@ def asked(
     if missing is not None:
         without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
         return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
-    if is_held(opened, node, asking.run):
+    if is_held(opened, node, asking.run) and _is_under_way(opened, asking.run, rollout, unit):
         return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
+    opened = replace(opened, slots=_with(opened.slots, _reserved_by(
+        opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
     notes = _notes(pool, opened, rollout)
@@ -401,7 +403,8 @@ def ended(
         slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
     elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
         opened = replace(opened, done={**opened.done, node: now},
-                         left={name: left for name, left in opened.left.items() if name != node})
+                         left={name: left for name, left in opened.left.items() if name != node},
+                         before={name: at for name, at in opened.before.items() if name != node})
     elif opened is not None and outcome == LEFT:
         opened = replace(opened, left={**opened.left, node: Left(run, reason)})
     if outcome == LEFT and slot is not None:
@@ -539,6 +542,14 @@ def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Option
     """{node: what is there without the run} of those that it has only reserved."""
     return {node: pool.slots[node].without_its_run for node in nodes
             if is_held(pool, node, run) and not pool.slots[node].begun}
+
+
+def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
+    """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, what has come
+    about meanwhile speaks for the others as for any unit."""
+    nodes = {rollout.hosts[name].node for name in unit.hosts}
+    return any(goes_on(pool, node, run) for node in nodes) or (
+        pool.rollout is not None and not nodes.isdisjoint(pool.rollout.done))
 
 
 def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:

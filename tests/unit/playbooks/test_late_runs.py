@@ -93,8 +93,8 @@ def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts)
     done = site.run({"gpu_plan": [CHANGE, broken]})
     assert done.returncode == 2 and site.changed() == [], done.stdout
     pool = site.record()
-    assert pool.slots == {} and pool.rollout is not None
-    assert pool.rollout.left["gpu-1"].reason == "the package is gone"
+    assert pool.slots == {} and pool.rollout is None and pool.last is not None
+    assert pool.last.left["gpu-1"].reason == "the package is gone"
 
 
 @pytest.mark.parametrize("renewed, left", [(timedelta(0), {"gpu-1": "a@other"}), (timedelta(hours=1), {})])

@@ -618,6 +618,27 @@ class TestUnits:
         room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "", room.now)
         assert room.ask("h2").may_start
 
+    def test_then_the_others_are_asked_about_anew(self) -> None:
+        room = Room(rollout_of(*fleet(3, clique="x"), host("h8"), max_failures=0, limit=4))
+        room.begin("h1")
+        room.begin("h8")
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "", room.now)
+        room.end("h8", FAILED)
+        assert [each.code for each in room.ask("h2").refusals] == ["rollout.too_many_failures"]
+        room.end("h8", FREED)
+        answer = room.begin("h2")
+        assert answer.may_start and set(answer.before) == {"n-h2", "n-h3"} and room.ask("h3").may_start
+
+    def test_but_what_is_under_way_goes_on_to_its_end(self) -> None:
+        room = Room(rollout_of(*fleet(3, clique="x"), host("h8"), max_failures=0, limit=4))
+        room.begin("h1")
+        room.begin("h8")
+        room.end("h8", FAILED)
+        assert room.ask("h2").may_start
+        room.end("h1")
+        room.end("h2")
+        assert room.ask("h3").may_start
+
     def test_where_one_has_failed_no_other_begins(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x"), max_failures=0, canaries="every_kind"))
         room.begin("h1")
