@@ -545,8 +545,8 @@ def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Option
 
 
 def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
-    """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, what has come
-    about meanwhile speaks for the others as for any unit."""
+    """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
+    are asked about anew, as what has come about meanwhile counts for them."""
     nodes = {rollout.hosts[name].node for name in unit.hosts}
     return any(goes_on(pool, node, run) for node in nodes) or (
         pool.rollout is not None and not nodes.isdisjoint(pool.rollout.done))
