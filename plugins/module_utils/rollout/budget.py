@@ -310,14 +310,16 @@ def asked(
     if missing is not None:
         without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
         return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
-    if is_held(opened, node, asking.run) and _is_under_way(opened, asking.run, rollout, unit):
-        return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
-    opened = replace(opened, slots=_with(opened.slots, _reserved_by(
-        opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
+    if is_held(opened, node, asking.run):
+        if _is_under_way(opened, asking.run, rollout, unit):
+            return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
+        opened = replace(opened, slots=_with(opened.slots, _reserved_by(
+            opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
     notes = _notes(pool, opened, rollout)
-    if decision.may_start:
+    # One that is done, or left, has nothing to begin, whatever the others of its unit have
+    if decision.may_start and asking.host in _left(unit, present):
         return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit, nodes)),
                       before={current.hosts[name].node: opened.slots.get(current.hosts[name].node)
                               for name in _left(unit, present)}, slots=decision.slots, notes=notes)
