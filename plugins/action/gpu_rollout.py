@@ -14,7 +14,9 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import Budget, NodeReading
 from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
+from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
@@ -33,15 +35,16 @@ from ..plugin_utils.reader_words import people_read
 from ..plugin_utils.role_variables import worked_out
 from ..plugin_utils.run_identity import this_run
 
-PLANNED, START, ENDED, CLOSED = STATES = ("planned", "start", "ended", "closed")
+PLANNED, START, ENDED, SETTLED, CLOSED = STATES = ("planned", "start", "ended", "settled", "closed")
 PREFIX = "gpu_rollout_"
 # Options that are one word for a cluster, and which its hosts' variables say where the task does not
-OF_CLUSTER = (*OPTIONS, "pool", "namespace", "label_selector", "domain_label", "job_labels", "aim")
+OF_CLUSTER = (*OPTIONS, "pool", "namespace", "lease_namespace", "label_selector", "domain_label", "job_labels", "aim")
 # Those that say where the record is
-OF_RECORD = ("pool", "namespace")
+OF_RECORD = ("pool", "namespace", "lease_namespace")
 # {option that another variable says: that variable}
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
 DOMAIN = PREFIX + "domain"
+NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
@@ -68,7 +71,8 @@ class ActionModule(ClusterAction):
         "reason": {"type": "str", "default": ""},
         "dead_runs": {"type": "list", "elements": "str", "default": []},
         "pool": {"type": "str", "default": records.DEFAULT_POOL},
-        "namespace": {"type": "str", "default": "gpuops"},
+        "namespace": {"type": "str", "default": NAMESPACE},
+        "lease_namespace": {"type": "str", "default": NAMESPACE},
         "label_selector": {"type": "str", "default": ""},
         "startup_taint": {"type": "str", "default": ""},
         "domain_label": {"type": "str", "default": NodeReading().domain_label},
@@ -89,6 +93,7 @@ class ActionModule(ClusterAction):
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
+    _nodes: Sequence[str] = ()
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -97,11 +102,13 @@ class ActionModule(ClusterAction):
         options = checked(given, self.ARGUMENTS, self._name())
         self._variables = {name: PREFIX + name for name in OF_CLUSTER if name not in given}
         _refuse_missing(options)
-        self._run = options["run"] or this_run("", task_vars).identity
+        self._run = _identity(options["run"] or "", task_vars)
         if options["state"] == PLANNED:
             return self._plan_all(PlayVariables(task_vars, self._templar, self._task), given, options)
         if options["state"] == CLOSED and options["planned"] is not None:
             return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
+        if options["state"] == SETTLED:
+            return self._settle_all(PlayVariables(task_vars, self._templar, self._task), given, options["hosts"])
         planned = _planned_of(options["planned"] or {}, self._host)
         if planned is not None and planned["name"] == NO_CLUSTER:
             return self._without_cluster(options, planned)
@@ -153,7 +160,8 @@ class ActionModule(ClusterAction):
         self._known = [_known(variables, host, options, has_nodes) for host in cluster.hosts]
         if has_nodes:
             return self.ask({**said, **given, **cluster.options})
-        return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {})
+        return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {},
+                             datetime.now(timezone.utc))
 
     def _close_all(self, variables: PlayVariables, planned: Mapping[str, Any]) -> Dict[str, Any]:
         """Of every cluster that was planned; one that does not answer keeps no other open."""
@@ -163,6 +171,22 @@ class ActionModule(ClusterAction):
             if of_one is not None:
                 told.append({"name": str(cluster), "failed": False, "changed": False,
                              **self.ask({**of_one["options"], "state": CLOSED, **cluster.options})})
+        return {"changed": any(each["changed"] for each in told), "clusters": told}
+
+    def _settle_all(
+        self, variables: PlayVariables, given: Mapping[str, Any], hosts: Sequence[str]
+    ) -> Dict[str, Any]:
+        """Of every cluster that has one of these hosts."""
+        told = []
+        for there in clusters_of(variables, named_only=True):
+            cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
+            if cluster.hosts:
+                self._nodes = [_node_of(variables, host) for host in cluster.hosts]
+                try:
+                    found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
+                except GpuOpsError as error:
+                    found = failed(self._in_words(error))
+                told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told}
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
@@ -197,7 +221,7 @@ class ActionModule(ClusterAction):
         return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        is_alive = _Living(cluster, options["namespace"], options["dead_runs"], options["lease_seconds"])
+        is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
                               lambda node: [str(each) for each in marks.on_node(node)])
         pool = checked_pool(options["pool"])
@@ -208,6 +232,8 @@ class ActionModule(ClusterAction):
             return self._start(budget, options, check_mode, is_alive)
         if options["state"] == ENDED:
             return self._ended(budget, options, check_mode)
+        if options["state"] == SETTLED:
+            return self._settled(budget, options, check_mode, is_alive)
         record = budget.read()
         closed = records.closed(record, pool, self._run)
         if not check_mode:
@@ -218,18 +244,17 @@ class ActionModule(ClusterAction):
 
     def _plan_nodes(self, budget: Budget, options: Mapping[str, Any]) -> Dict[str, Any]:
         record = budget.read()
-        nodes = budget.nodes([known.node for known in self._known])
+        nodes = budget.nodes([known.node for known in self._known], record.pool(options["pool"]))
         jobs, groups = budget.jobs(options["job_labels"])
-        return self._planned(options, record, nodes, jobs, groups)
+        return self._planned(options, record, nodes, jobs, groups, budget.now())
 
     def _planned(
         self, options: Mapping[str, Any], record: Record, nodes: Mapping[str, NodeState],
-        jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str]
+        jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
     ) -> Dict[str, Any]:
         policy = policy_of({name: options[name] for name in OPTIONS})
         name = options["pool"]
         pool = record.pool(name)
-        now = datetime.now(timezone.utc)
         dead = frozenset(options["dead_runs"])
         hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
                                  job_group=known.job_group or groups.get(known.node, "")),
@@ -252,7 +277,7 @@ class ActionModule(ClusterAction):
             "changed": False,
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
-                "pool", "namespace", "label_selector", "startup_taint", "domain_label")}},
+                "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
             "text": render(rollout, decision),
             "silent": silent,
@@ -273,12 +298,13 @@ class ActionModule(ClusterAction):
             is_alive.look(budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
-                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE))
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"])
 
         began = datetime.now(timezone.utc)
         if check_mode:
-            nodes = budget.nodes([host.node for host in rollout.of_run.values()])
-            answer = records.asked(budget.read(), options["pool"], asking(began, False), rollout, nodes, is_alive)
+            record = budget.read()
+            nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
+            answer = records.asked(record, options["pool"], asking(budget.now(), False), rollout, nodes, is_alive)
         else:
             answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
         refusals = [each.named(self._variables) for each in answer.refusals]
@@ -325,7 +351,7 @@ class ActionModule(ClusterAction):
 
         def what(record: Record) -> Record:
             return records.ended(record, options["pool"], node, self._run, options["outcome"],
-                                 options["reason"], datetime.now(timezone.utc).replace(microsecond=0), host)
+                                 options["reason"], budget.now().replace(microsecond=0), host)
 
         record = budget.read()
         before = record.pool(options["pool"]).slots
@@ -339,6 +365,21 @@ class ActionModule(ClusterAction):
         if options["outcome"] == records.FAILED:
             result["frees"] = _freeing(options, node)
         return result
+
+    def _settled(
+        self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: _Living
+    ) -> Dict[str, Any]:
+        name = options["pool"]
+        record = budget.read()
+        held = [node for node in self._nodes if node in record.pool(name).slots]
+        if not held:
+            return {"changed": False, "nodes": []}
+        at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
+        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        if not check_mode:
+            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
+        return {"changed": settled != record, "nodes": sorted(
+            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
@@ -368,7 +409,7 @@ class _Living:
     killed between the two has no Lease.
 
     dead:    runs that somebody knows to be no more.
-    seconds: how long what the record says of a run counts.
+    seconds: how long what the record says of a run counts, where it does not say that itself.
     """
 
     def __init__(self, cluster: Client, namespace: str, dead: Sequence[str], seconds: int) -> None:
@@ -377,11 +418,7 @@ class _Living:
         self._silent: FrozenSet[str] = frozenset()
 
     def look(self, pool: Pool) -> None:
-        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
-            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
-        runs = {} if pool.rollout is None else pool.rollout.runs
-        said.update(("/" + name, leases.Record(name, self._seconds, "", run.seen.isoformat(), 0, "", ""))
-                    for name, run in runs.items())
+        said = self._said(pool)
         now = time.monotonic()
         living: Set[str] = set()
         silent: Set[str] = set()
@@ -390,12 +427,34 @@ class _Living:
             (silent if has_run_out else living).add(record.holder)
         self._silent = frozenset(silent - living)
 
+    def heard_of(self, pool: Pool, now: datetime) -> FrozenSet[str]:
+        """Runs that have shown themselves within the time for which that counts, by what they have written: of those
+        nobody has to see that they are silent, who needs no place."""
+        return frozenset(record.holder for record in self._said(pool).values()
+                         if record.renewed and abs(now - datetime.fromisoformat(record.renewed.replace("Z", "+00:00")))
+                         <= timedelta(seconds=record.seconds)) - self._known
+
+    def _said(self, pool: Pool) -> Dict[str, leases.Record]:
+        """{where: what a run says of itself}."""
+        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
+            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
+        runs = {} if pool.rollout is None else pool.rollout.runs
+        said.update(("/" + name, leases.Record(name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""))
+                    for name, run in runs.items())
+        return said
+
     def __call__(self, run: str) -> bool:
         return run not in self._known and run not in self._silent
 
 
+def _identity(named: str, task_vars: Mapping[str, Any]) -> str:
+    """Of a run as Leases have it. named: by its name, of this controller then, or by name and controller."""
+    name, at, controller = named.partition("@")
+    return run_called(name, controller).identity if at else this_run(named, task_vars).identity
+
+
 def _refuse_missing(options: Mapping[str, Any]) -> None:
-    needed: Tuple[str, ...] = {START: ("planned",), ENDED: ("outcome",)}.get(options["state"], ())
+    needed: Tuple[str, ...] = {START: ("planned",), ENDED: ("outcome",), SETTLED: ("hosts",)}.get(options["state"], ())
     if options["state"] == ENDED and options["outcome"] == records.FAILED:
         needed += ("reason",)
     missing = [name for name in needed if not options[name]]
@@ -422,8 +481,12 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
         planned = {**found, "refusals": [_not_to_be_changed(
             host, "what its change needs could not be prepared").to_dict()]}
     return Known(
-        host, str(variables.value(host, NODE_NAME) or host) if has_nodes else "", planned,
+        host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
+
+
+def _node_of(variables: PlayVariables, host: str) -> str:
+    return str(variables.value(host, NODE_NAME) or host)
 
 
 def _not_to_be_changed(host: str, why: str) -> Refusal:
@@ -436,7 +499,7 @@ def _freeing(options: Mapping[str, Any], node: str) -> str:
     """The command by which a person says that a failure was looked at."""
     given = {"state": ENDED, "outcome": records.FREED, "name": node,
              **{name: options[name] for name in ("kubeconfig", "context", "host") if options.get(name)},
-             **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", "gpuops"))
+             **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
     return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(
         " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in given.items()))

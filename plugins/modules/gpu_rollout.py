@@ -23,22 +23,27 @@ options:
       - V(planned) plans all hosts of the play in one task, which wants C(run_once), and changes nothing. Every cluster
         of theirs has a rollout of its own, and so have those that are in none.
       - V(start) asks for one host whether it may begin, and waits until it may. Its place is reserved then, with those
-        of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it.
+        of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it. Of one
+        that has begun it says whether it still has its place, which a run that is silent for long may lose to others.
       - V(ended) tells what became of a host, by O(outcome).
+      - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
+        runs hold of them that are no more is given back then; a failure is not.
       - V(closed) ends a run's part in its rollout, with O(planned) in every cluster that was planned. What it has begun
         and not ended stays held, and the next run takes it over. It may be said of a run that died.
     type: str
-    choices: [planned, start, ended, closed]
+    choices: [planned, start, ended, settled, closed]
     required: true
   run:
     description:
-      - Name of the run, the same for all its tasks and no other run's. Left out, the run names itself as
-        M(gpuops.nvidia.gpu_node_custody) does.
+      - Name of the run, the same for all its tasks and no other run's, C(run) of
+        M(gpuops.nvidia.gpu_node_custody) included. Left out, the run names itself as that module does.
+      - With C(@) and a controller, as RV(open) names runs, it is one of that controller.
     type: str
   hosts:
     description:
       - For V(planned), the hosts of the play that are to be planned, those included that could not be reached. All of
         the play by default.
+      - For V(settled), those that need nothing.
     type: list
     elements: str
   plan_variable:
@@ -79,8 +84,9 @@ options:
     default: 10
   lease_seconds:
     description:
-      - For V(start), how long another run counts as being at work after its last sign of it. Those are the Leases of
-        its nodes and what it writes down when it asks for a host, four times in these seconds.
+      - For V(start), how long the run counts as being at work after its last sign of it. Those are the Leases of its
+        nodes and what it writes down when it asks for a host, four times in these seconds.
+      - For V(start) and V(settled), the same of runs that do not say it themselves.
     type: int
     default: 600
   unreachable:
@@ -99,16 +105,20 @@ options:
   outcome:
     description:
       - For V(ended). V(done) gives the host's place back. V(failed) keeps it, with O(reason), until a person or a later
-        success frees it. V(left) says that the host was not changed after all.
+        success frees it.
+      - V(left) says that the host was not changed after all. With O(reason) it could not be, and what restarts together
+        with it and has not begun is left too; without, it needed nothing any more.
       - V(freed) is a person's word that a failure was looked at.
     type: str
     choices: [done, failed, left, freed]
   reason:
-    description: For the outcome V(failed), what failed.
+    description: For the outcome V(failed), what failed; for V(left), why the host could not be changed.
     type: str
     default: ""
   dead_runs:
-    description: Runs that are known to be no more. What they hold may be taken over, and nobody waits for them.
+    description:
+      - Runs that are known to be no more, as RV(open) names them. What they hold may be taken over, and nobody waits
+        for them.
     type: list
     elements: str
     default: []
@@ -121,6 +131,10 @@ options:
     default: gpus
   namespace:
     description: Where the ConfigMap C(gpuops-rollout) is. It is made where it is not there.
+    type: str
+    default: gpuops
+  lease_namespace:
+    description: Where the Leases of nodes are, which is C(namespace) of M(gpuops.nvidia.gpu_node_custody).
     type: str
     default: gpuops
   label_selector:
@@ -247,14 +261,19 @@ EXAMPLES = r"""
 RETURN = r"""
 clusters:
   description: One rollout for each cluster of the hosts, and one, with an empty name, for those that are in none.
-  returned: with O(state=planned), and with O(state=closed) where O(planned) was given
+  returned: with O(state=planned), with O(state=settled), and with O(state=closed) where O(planned) was given
   type: list
   elements: dict
   contains:
     name: {description: The cluster., type: str, returned: success}
     hosts: {description: Its hosts., type: list, elements: str, returned: success}
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
-    changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed)}
+    changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
+    nodes:
+      description: Nodes whose places were given back.
+      type: list
+      elements: str
+      returned: with O(state=settled)
     rollout:
       description:
         - The rollout as data, with the hosts, those C(beside) and C(refused), the C(units) in order and C(limits).

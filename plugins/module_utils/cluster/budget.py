@@ -8,10 +8,11 @@ was faster (a failed `test` of a JSON patch would be a 422 that does not say whi
 """
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
@@ -21,17 +22,20 @@ from ..rollout.budget import (
     Asking,
     IsAlive,
     NodeState,
+    Pool,
     Record,
     asked,
     begun,
     confirmed,
     given_back,
+    goes_on,
+    is_held,
     read_record,
     without_the_gone,
     written,
 )
 from ..rollout.hosts import job_groups
-from ..rollout.model import Cause, Rollout
+from ..rollout.model import Cause, Rollout, Waiting
 from .client import ApiError, Client
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
 from .labels import TAINTED, cordoned_by
@@ -79,11 +83,12 @@ class Budget:
     """The record of one cluster, and one pool of it.
 
     is_alive: whether a run is still at work, as far as anybody can tell.
+    now:      by default the API server's time, since what is written down is compared by other controllers.
     """
 
     def __init__(
         self, client: Client, namespace: str, pool: str, reading: NodeReading, is_alive: IsAlive,
-        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        now: Optional[Callable[[], datetime]] = None,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
@@ -92,7 +97,7 @@ class Budget:
         self._pool = pool
         self._reading = reading
         self._is_alive = is_alive
-        self._now = now
+        self.now = now or client.now
         self._clock = clock
         self._sleep = sleep
 
@@ -100,11 +105,25 @@ class Budget:
         """The record as it is; an empty one where there is none yet."""
         return self._read()[0]
 
-    def nodes(self, names: Collection[str]) -> Dict[str, NodeState]:
-        """The Nodes with GPUs, and those of these names, by one list."""
+    def nodes(self, names: Collection[str], pool: Pool) -> Dict[str, NodeState]:
+        """The Nodes with GPUs, and those of these names, by one list; and those that hold a place of the pool."""
+        return self._with_held(self._listed(names), pool)
+
+    def _listed(self, names: Collection[str]) -> Dict[str, NodeState]:
         found = self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
                                    labelSelector=self._reading.selector)
         return {state.name: state for state in found}
+
+    def _with_held(self, nodes: Mapping[str, NodeState], pool: Pool) -> Dict[str, NodeState]:
+        """With the Nodes that hold a place, each of which is asked for where it is not among them.
+
+        A node that is being changed may have lost what the others are known by: a label that the selector wants and
+        that is taken off with our components, or its GPUs, which go with the device plugin. It is gone where there is
+        no Node.
+        """
+        asked_for = {name: self._client.find("%s/%s" % (NODES, name)) for name in sorted(set(pool.slots) - set(nodes))}
+        found = (node_state(node, self._reading, asked_for) for node in asked_for.values() if node is not None)
+        return {**nodes, **{state.name: state for state in found if state is not None}}
 
     def change(self, what: Callable[[Record], Record]) -> Record:
         """The record once it is changed, by whatever others have made of it meanwhile. what: pure, may raise."""
@@ -126,7 +145,9 @@ class Budget:
         names = [host.node for host in rollout.of_run.values()]
         # As the record has it, so that a slot is known again
         asking = replace(asking, now=asking.now.replace(microsecond=0))
-        nodes = self.nodes(names)
+        if goes_on(self.read().pool(self._pool), rollout.hosts[asking.host].node, asking.run):
+            return Answer()
+        listed = self._listed(names)
         began = self._clock()
         tried: Optional[Answer] = None
         for attempt in range(10 ** 6):
@@ -135,6 +156,7 @@ class Budget:
             if tried is not None and lost:
                 answer = replace(tried, record=record)
                 break
+            nodes = self._with_held(listed, record.pool(self._pool))
             pool = without_the_gone(record.pool(self._pool), nodes)
             answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
             if answer.record is None or self._write(answer.record, version):
@@ -143,14 +165,35 @@ class Budget:
             self._pause(attempt, began)
         if not (answer.may_start and answer.before):
             return answer
-        again = confirmed(answer, self._pool, asking, rollout, self.nodes(names), self._is_alive)
-        if again.may_start:
-            if len(answer.before) > 1:
-                node = rollout.hosts[asking.host].node
-                self.change(lambda record: begun(record, self._pool, asking.run, node, answer.before))
+        try:
+            return self._confirmed(answer, asking, rollout)
+        except Exception:
+            # Nobody would know of these places else whether they are too many
+            with contextlib.suppress(GpuOpsError):
+                self._give_back(answer, asking)
+            raise
+
+    def _confirmed(self, answer: Answer, asking: Asking, rollout: Rollout) -> Answer:
+        """The answer, if it is true of the Nodes as they are since its places are reserved."""
+        pool = (answer.record or Record()).pool(self._pool)
+        nodes = self.nodes([host.node for host in rollout.of_run.values()], pool)
+        again = confirmed(answer, self._pool, asking, rollout, nodes, self._is_alive)
+        if not again.may_start:
+            self._give_back(answer, asking)
+            return replace(again, record=None)
+        if len(answer.before) == 1:
             return answer
+        node = rollout.hosts[asking.host].node
+        known = self.change(lambda record: begun(record, self._pool, asking.run, node, answer.before))
+        if is_held(known.pool(self._pool), node, asking.run):
+            return answer
+        unit = rollout.unit_of(asking.host)
+        assert unit is not None
+        return replace(answer, record=None, before={}, waiting=Waiting(
+            unit, Cause.run, "its places were given to others before they were confirmed", asking.now))
+
+    def _give_back(self, answer: Answer, asking: Asking) -> None:
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
-        return replace(again, record=None)
 
     def wait(
         self, asking_at: Callable[[datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
@@ -167,7 +210,7 @@ class Budget:
         since: Dict[Cause, datetime] = {}
 
         def ask() -> Answer:
-            now = self._now()
+            now = self.now()
             answer = self.ask(asking_at(now, self._clock() - began > PATIENCE_SECONDS), rollout)
             waiting = answer.waiting
             if waiting is not None:
@@ -187,7 +230,7 @@ class Budget:
             until, left = answer.waiting.until, limit - (self._clock() - began)
             if until is None:
                 return answer.waiting.cause is Cause.window
-            return until > self._now() + timedelta(seconds=left)
+            return until > self.now() + timedelta(seconds=left)
 
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
 

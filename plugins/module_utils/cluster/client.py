@@ -14,6 +14,8 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
@@ -34,6 +36,8 @@ except ImportError as error:
 PAGE_SIZE = 500
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
+# Up to which two clocks are one: an answer has a date of whole seconds, and takes its time
+SAME_CLOCK = timedelta(seconds=5)
 MERGE_PATCH = "application/merge-patch+json"
 # Any JSON is YAML, and this is the one name that every API server knows for it.
 SERVER_SIDE_APPLY = "application/apply-patch+yaml"
@@ -309,6 +313,7 @@ class Client:
         self._clock = clock
         self._sleep = sleep
         self._answered = False
+        self._ahead = timedelta(0)
         self._configuration = _configuration(access)
         self._api = kubernetes.client.ApiClient(self._configuration)
         if self._configuration.verify_ssl is False:
@@ -318,6 +323,10 @@ class Client:
     def url(self) -> str:
         """The API server's address."""
         return str(self._configuration.host)
+
+    def now(self) -> datetime:
+        """By the API server's clock, as its last answer has it: the one that all controllers share. Ours before."""
+        return datetime.now(timezone.utc) + self._ahead
 
     def get(self, path: str, query: Optional[Mapping[str, Any]] = None,
             accept: str = "application/json") -> Dict[str, Any]:
@@ -491,6 +500,7 @@ class Client:
                 # The library's words show the header, and so does the cause
                 raise self._unsendable() from None
             self._answered = True
+            self._ahead = _ahead(answer.headers.get("Date"))
             if not attempts.again_after(answer.status, answer.headers):
                 return answer.status, answer.data, retry_after(answer.headers)
 
@@ -603,6 +613,15 @@ def right_of(method: str, path: str) -> str:
     verb = {"GET": "get" if len(inside) > 1 else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}[method]
     resource = "/".join(inside[:1] + inside[2:]) or path
     return "%s %s%s%s" % (verb, resource, "." + group if group else "", place)
+
+
+def _ahead(date: Optional[str]) -> timedelta:
+    """By how much the clock that an answer is dated by is ahead of ours (RFC 9110, 6.6.1)."""
+    try:
+        told = parsedate_to_datetime(date or "") - datetime.now(timezone.utc)
+    except (TypeError, ValueError):
+        return timedelta(0)
+    return told if abs(told) > SAME_CLOCK else timedelta(0)
 
 
 def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:

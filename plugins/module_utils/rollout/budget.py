@@ -23,7 +23,7 @@ from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
-from .planner import decide, failed_before, proved, renewed, to_prove
+from .planner import decide, failed_before, incomplete, proved, renewed, to_prove
 from .policy import policy_of
 from .windows import instant_text
 
@@ -37,6 +37,8 @@ OUTCOMES = (DONE, FAILED, LEFT, FREED)
 CLAIM = timedelta(minutes=2)
 # How long a run may be silent before it writes down once more that it is at work
 BEAT = timedelta(minutes=1)
+# How long those that begin together wait for the one that has reserved their places to confirm them
+CONFIRMING = timedelta(minutes=2)
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
 PROOFS = 200
@@ -60,6 +62,8 @@ class Slot:
     kind:      the host's, in words.
     reason:    what failed.
     failure:   the slot of an earlier change that failed here, which is there again where this one is left undone.
+    aim:       of the rollout that it is of; '' where that was not written down.
+    joined:    of one that does not count, whether its Node has been seen in the cluster.
     """
 
     host: str
@@ -74,6 +78,8 @@ class Slot:
     kind: str = ""
     reason: str = ""
     failure: Optional[Slot] = None
+    aim: str = ""
+    joined: bool = False
 
     @property
     def earlier_failure(self) -> Optional[Slot]:
@@ -90,24 +96,41 @@ class Slot:
 class Run:
     """A run of a controller that takes part in a rollout.
 
-    seen: when it last wrote down that it is at work, by its own clock. Who waits sees that it changes, and when it does
-          not any more.
+    seen:    when it last wrote down that it is at work, by its own clock. Who waits sees that it changes, and when it
+             does not any more.
+    seconds: how long that counts; 0 leaves it to whoever looks.
     """
 
     controller: str
     since: datetime
     seen: datetime
+    seconds: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node that a run has left as it is. reason: why it could not be changed; '' where it needed nothing any more."""
+
+    run: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class OpenRollout:
-    """aim: what its runs have in common. done: {node: when it was given back}. left: nodes that were not changed."""
+    """Runs that change nodes beside each other.
+
+    aim:    what its runs have in common.
+    done:   {node: when it was given back}.
+    left:   {node: by whom it was not changed}.
+    before: {node: when it was given back} in an earlier rollout of this aim.
+    """
 
     aim: str
     since: datetime
     runs: Mapping[str, Run] = field(default_factory=dict)
     done: Mapping[str, datetime] = field(default_factory=dict)
-    left: FrozenSet[str] = frozenset()
+    left: Mapping[str, Left] = field(default_factory=dict)
+    before: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,6 +158,7 @@ class Pool:
     claims:              {part of the fleet: the unit whose its next places are}.
     seconds:             {kind: how long its last changes took}.
     canaries:            {unit: the canary that waits, and asks}.
+    last:                the rollout that was closed last, while none is open.
     """
 
     limit: str = ""
@@ -145,6 +169,7 @@ class Pool:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     seconds: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
     canaries: Mapping[str, Claim] = field(default_factory=dict)
+    last: Optional[OpenRollout] = None
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
@@ -195,6 +220,7 @@ class Asking:
     signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
     patience_is_over: whether it has waited long enough for canaries that do not ask.
     beat:             after how long its run says once more that it is at work.
+    seconds:          how long that counts; 0 leaves it to whoever looks.
     """
 
     host: str
@@ -206,6 +232,7 @@ class Asking:
     signs: Signs = field(default_factory=dict)
     patience_is_over: bool = False
     beat: timedelta = BEAT
+    seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -270,14 +297,30 @@ def asked(
     opened, waits = _opened(pool, asking, rollout, unit, is_alive)
     if waits is not None:
         return Answer(waiting=waits)
-    held = opened.slots.get(rollout.hosts[asking.host].node)
-    if held is not None and held.run == asking.run and held.state == WORKING:
-        return _goes_on(record, pool_name, opened, unit, rollout.hosts[asking.host].node)
+    node = rollout.hosts[asking.host].node
+    if goes_on(opened, node, asking.run):
+        return Answer()
+    if is_held(opened, node, asking.run) and not opened.slots[node].confirmed:
+        since = opened.slots[node].since
+        if asking.now - since < CONFIRMING:
+            return Answer(waiting=Waiting(
+                unit, Cause.run, "its places were reserved, and are not confirmed yet", since))
+        opened = _without_unconfirmed(opened, asking, rollout, unit)
+    missing = _missing(opened, asking, rollout, unit)
+    if missing is not None:
+        without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
+        return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
+    if is_held(opened, node, asking.run):
+        if _is_under_way(opened, asking.run, rollout, unit):
+            return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
+        opened = replace(opened, slots=_with(opened.slots, _reserved_by(
+            opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
     notes = _notes(pool, opened, rollout)
-    if decision.may_start:
-        return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit)),
+    # One that is done, or left, has nothing to begin, whatever the others of its unit have
+    if decision.may_start and asking.host in _left(unit, present):
+        return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit, nodes)),
                       before={current.hosts[name].node: opened.slots.get(current.hosts[name].node)
                               for name in _left(unit, present)}, slots=decision.slots, notes=notes)
     lives = _says_that_it_lives(pool, opened, asking.run)
@@ -311,10 +354,23 @@ def begun(record: Record, pool_name: str, run: str, node: str, together: Iterabl
     return record.but(pool_name, replace(pool, slots={**pool.slots, **slots}))
 
 
+def is_held(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has the place of a node. One that counted as dead may have lost it."""
+    slot = pool.slots.get(node)
+    return slot is not None and slot.run == run and slot.state == WORKING
+
+
+def goes_on(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has begun with a node, and still has its place."""
+    return is_held(pool, node, run) and pool.slots[node].begun and pool.slots[node].confirmed
+
+
 def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Optional[Slot]]) -> Record:
-    """Without the slots that a run had reserved, and with those that were there before; nothing was begun."""
+    """Without the slots that a run had reserved, and with those that were there before; nothing was begun. Those of
+    several hosts that another of them has confirmed since stay."""
     pool = record.pool(pool_name)
-    ours = {node: slot for node, slot in before.items() if node in pool.slots and pool.slots[node].run == run}
+    ours = {node: slot for node, slot in before.items() if node in pool.slots and pool.slots[node].run == run
+            and not (len(before) > 1 and pool.slots[node].confirmed)}
     return record.but(pool_name, replace(pool, slots=_with(pool.slots, ours)))
 
 
@@ -325,7 +381,8 @@ def ended(
     """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
     failed before has failed still, and FREED is a person's word that a failure was looked at.
 
-    host: whose it is, for one that failed without a slot.
+    reason: what failed, or why it was left where it could not be changed. host: whose it is, for one that failed
+    without a slot.
 
     A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
     """
@@ -346,10 +403,12 @@ def ended(
         before = slot or (Slot(node, run, now) if host is None else Slot(
             host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind)))
         slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
-    elif opened is not None and outcome == DONE:
-        opened = replace(opened, done={**opened.done, node: now}, left=opened.left - {node})
+    elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
+        opened = replace(opened, done={**opened.done, node: now},
+                         left={name: left for name, left in opened.left.items() if name != node},
+                         before={name: at for name, at in opened.before.items() if name != node})
     elif opened is not None and outcome == LEFT:
-        opened = replace(opened, left=opened.left | {node})
+        opened = replace(opened, left={**opened.left, node: Left(run, reason)})
     if outcome == LEFT and slot is not None:
         slots = _with(slots, {node: slot.earlier_failure})
     pool = replace(pool, slots=slots, rollout=opened)
@@ -365,17 +424,39 @@ def _takes_part(pool: Pool, run: str) -> bool:
     return pool.rollout is not None and run in pool.rollout.runs
 
 
+def _is_of(opened: OpenRollout, slot: Optional[Slot], run: str) -> bool:
+    """Whether a change is of the open rollout. A run that counted as dead may end one of an earlier rollout."""
+    if slot is not None and slot.state == WORKING and slot.aim:
+        return slot.aim == opened.aim
+    return run in opened.runs
+
+
 def closed(record: Record, pool_name: str, run: str) -> Record:
     """Without a run: what it has not begun is free, what it has begun and not ended is the next run's to take over."""
     pool = record.pool(pool_name)
-    opened = pool.rollout
+    opened, last = pool.rollout, pool.last
     if opened is not None and run in opened.runs:
-        runs = {name: each for name, each in opened.runs.items() if name != run}
-        opened = replace(opened, runs=runs) if runs else None
-    slots = _with(pool.slots, {node: slot.without_its_run for node, slot in pool.slots.items() if slot.run == run})
-    claims, canaries = ({what: claim for what, claim in claims.items() if claim.run != run}
+        opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
+        if not opened.runs:
+            opened, last = None, opened
+    return record.but(pool_name, replace(_without(pool, lambda name: name == run), rollout=opened, last=last))
+
+
+def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
+    """Without what runs have reserved and claimed that are over; what they have begun stays."""
+    slots = _with(pool.slots, {node: slot.without_its_run for node, slot in pool.slots.items() if is_over(slot.run)})
+    claims, canaries = ({what: claim for what, claim in claims.items() if not is_over(claim.run)}
                         for claims in (pool.claims, pool.canaries))
-    return record.but(pool_name, replace(pool, rollout=opened, slots=slots, claims=claims, canaries=canaries))
+    return replace(pool, slots=slots, claims=claims, canaries=canaries)
+
+
+def settled(record: Record, pool_name: str, nodes: Iterable[str], is_over: Callable[[str], bool]) -> Record:
+    """With nodes that are back in service, and need nothing: what runs hold of them that are over is free. What has
+    failed there stays so."""
+    pool = record.pool(pool_name)
+    held = {node: pool.slots[node] for node in nodes if node in pool.slots}
+    return record.but(pool_name, replace(pool, slots=_with(pool.slots, {
+        node: slot.earlier_failure for node, slot in held.items() if slot.state == WORKING and is_over(slot.run)})))
 
 
 def standing(
@@ -417,8 +498,14 @@ def beside(state: NodeState, slot: Optional[Slot] = None) -> Host:
 
 
 def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
-    """Without slots of Nodes that are deleted: nobody can give them back."""
-    return replace(pool, slots={node: slot for node, slot in pool.slots.items() if node in nodes or not slot.counts})
+    """Without slots of Nodes that are deleted: nobody can give them back.
+
+    nodes: of all slots, too, unless there is none. One that has not been in the cluster yet has none.
+    """
+    seen = {node: replace(slot, joined=True) if node in nodes and not slot.counts else slot
+            for node, slot in pool.slots.items()}
+    return replace(pool, slots={node: slot for node, slot in seen.items()
+                                if node in nodes or not (slot.counts or slot.joined)})
 
 
 def _opened(
@@ -428,19 +515,23 @@ def _opened(
     there = pool.rollout
     living = {name: run for name, run in there.runs.items()
               if name == asking.run or is_alive(name)} if there is not None else {}
-    us = living.get(asking.run, Run(asking.controller, asking.now, asking.now))
-    if not timedelta(0) <= asking.now - us.seen < asking.beat:
-        us = replace(us, seen=asking.now)
+    # What a run has reserved goes with it: should it be alive all the same, it asks for it anew
+    pool = _without(pool, lambda name: name not in living)
+    us = living.get(asking.run, Run(asking.controller, asking.now, asking.now, asking.seconds))
+    if not timedelta(0) <= asking.now - us.seen < asking.beat or us.seconds != asking.seconds:
+        us = replace(us, seen=asking.now, seconds=asking.seconds)
     if there is not None and living and there.aim != asking.aim and set(living) != {asking.run}:
         name, other = min(living.items(), key=lambda each: (each[1].since, each[0]))
         return pool, Waiting(unit, Cause.rollout, "run %s of %s has another rollout open in this pool since %s" % (
             name, other.controller, instant_text(there.since)), other.since)
     if there is not None and there.aim == asking.aim and living:
         return replace(pool, rollout=replace(there, runs={**living, asking.run: us})), None
-    policy = rollout.policy
+    policy, earlier = rollout.policy, there or pool.last
+    before = {**earlier.before, **earlier.done} if earlier is not None and earlier.aim == asking.aim else {}
     return replace(
         pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
-        claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us})), None
+        claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us}, before=before),
+        last=None), None
 
 
 def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
@@ -449,14 +540,43 @@ def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
     return there is not None and there != us
 
 
-def _goes_on(record: Record, pool_name: str, pool: Pool, unit: Unit, node: str) -> Answer:
-    """Its place was reserved by the first host of its unit, or for itself before."""
-    held = pool.slots[node]
-    if not held.confirmed:
-        why = "its places were reserved, and are not confirmed yet"
-        return Answer(waiting=Waiting(unit, Cause.run, why, held.since))
-    changed = begun(record.but(pool_name, pool), pool_name, held.run, node, ())
-    return Answer(None if held.begun else changed)
+def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Optional[Slot]]:
+    """{node: what is there without the run} of those that it has only reserved."""
+    return {node: pool.slots[node].without_its_run for node in nodes
+            if is_held(pool, node, run) and not pool.slots[node].begun}
+
+
+def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
+    """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
+    are asked about anew, as what has come about meanwhile counts for them."""
+    nodes = {rollout.hosts[name].node for name in unit.hosts}
+    return any(goes_on(pool, node, run) for node in nodes) or (
+        pool.rollout is not None and not nodes.isdisjoint(pool.rollout.done))
+
+
+def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
+    """Without places of a unit of which nobody knows whether they are too many: who had reserved them is gone. What a
+    dead run had begun there is nobody's."""
+    nodes = [node for name in unit.hosts for node in (rollout.hosts[name].node,)
+             if is_held(pool, node, asking.run) and not pool.slots[node].confirmed]
+    of_nobody: Dict[str, Optional[Slot]] = {node: replace(pool.slots[node], run="", confirmed=True) for node in nodes
+                                            if pool.slots[node].begun}
+    return replace(pool, slots=_with(pool.slots, {**of_nobody, **_reserved_by(pool, asking.run, nodes)}))
+
+
+def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Optional[Refusal]:
+    """Why a host of a unit is not to begin that was not begun with: another one of it could not be changed."""
+    left = pool.rollout.left if pool.rollout is not None else {}
+    is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
+    why = {}
+    for name in unit.hosts:
+        node = rollout.hosts[name].node
+        slot, of_run = pool.slots.get(node), left.get(node, Left())
+        if is_reserved and slot is not None and slot.state == FAILED:
+            why[name] = slot.reason
+        elif name != asking.host and of_run.run == asking.run and of_run.reason:
+            why[name] = of_run.reason
+    return incomplete(unit.name, why) if why else None
 
 
 def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Answer:
@@ -480,18 +600,22 @@ def _left(unit: Unit, present: Present) -> List[str]:
     return [name for name in unit.hosts if name not in present.done and name not in present.left]
 
 
-def _reserved(pool: Pool, asking: Asking, rollout: Rollout, present: Present, unit: Unit) -> Pool:
+def _reserved(
+    pool: Pool, asking: Asking, rollout: Rollout, present: Present, unit: Unit, nodes: Mapping[str, NodeState]
+) -> Pool:
     proofs = to_prove(rollout, unit, proved(rollout, present))
     slots = dict(pool.slots)
     alone = len(_left(unit, present)) == 1
     for name in _left(unit, present):
         host = rollout.hosts[name]
         before = slots.get(host.node)
+        counts = before.counts if before else host.in_service
         slots[host.node] = Slot(
             name, asking.run, asking.now, confirmed=alone,
             begun=alone or (before is not None and before.begun and before.state == WORKING),
-            counts=before.counts if before else host.in_service, proofs=proofs, policy=host.policy, kind=str(host.kind),
-            failure=before.earlier_failure if before else None)
+            counts=counts, proofs=proofs, policy=host.policy, kind=str(host.kind),
+            failure=before.earlier_failure if before else None, aim=asking.aim,
+            joined=not counts and host.node in nodes)
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
     canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
     return replace(pool, slots=slots, claims=claims, canaries=canaries)
@@ -563,9 +687,13 @@ def _present(
             otherwise[name] = stands.reason
     half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
     done = {names[node] for node in opened.done if node in names}
-    waiting = {name for unit in rollout.units for name in unit.hosts} - done - in_progress - half_done - set(failed)
+    of_units = {name for unit in rollout.units for name in unit.hosts}
+    waiting = of_units - done - in_progress - half_done - set(failed)
     unhealthy = worse_off(asking.signs, done, waiting)
-    for node in opened.done:
+    # Those of earlier runs that this one is to change anew are no measure of what it does
+    wanted = {host.proof for host in rollout.of_run.values() if host.plan}
+    earlier = (*opened.before, *(told.node for proof, told in pool.proofs.items() if proof in wanted))
+    for node in (*opened.done, *(node for node in earlier if names.get(node) not in of_units)):
         state = nodes.get(node)
         if state is not None and not (state.ready and not state.unhealthy):
             unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
@@ -583,7 +711,8 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
-        left=frozenset(names[node] for node in opened.left if node in names), failed=failed,
+        left=frozenset(names[node] for node, left in opened.left.items()
+                       if node in names and left.run in ("", asking.run)), failed=failed,
         failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy,
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
@@ -656,8 +785,6 @@ def _plain(value: Any) -> Any:
         return _instant(value)
     if isinstance(value, (tuple, list)):
         return [_plain(each) for each in value]
-    if isinstance(value, frozenset):
-        return sorted(value)
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     if hasattr(value, "__dataclass_fields__"):
@@ -671,21 +798,34 @@ def _written_pool(pool: Pool) -> Dict[str, Any]:
 
 
 def _read_pool(data: Mapping[str, Any]) -> Pool:
-    opened = data["rollout"]
     return Pool(
-        limit=data["limit"], domain_limit=data["domain_limit"],
-        rollout=None if opened is None else OpenRollout(
-            opened["aim"], _read_instant(opened["since"]),
-            {name: Run(run["controller"], _read_instant(run["since"]), _read_instant(run["seen"]))
-             for name, run in opened["runs"].items()},
-            {node: _read_instant(at) for node, at in opened["done"].items()}, frozenset(opened["left"])),
+        limit=data["limit"], domain_limit=data["domain_limit"], rollout=_read_rollout(data["rollout"]),
         slots={node: _read_slot(slot) for node, slot in data["slots"].items()},
         proofs={proof: Proof(told["node"], _read_instant(told["at"])) for proof, told in data["proofs"].items()},
         claims=_read_claims(data["claims"]),
         # One of an earlier release has none
         canaries=_read_claims(data.get("canaries", {})),
         seconds={kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
+        last=_read_rollout(data.get("last")),
     )
+
+
+def _read_rollout(data: Optional[Mapping[str, Any]]) -> Optional[OpenRollout]:
+    if data is None:
+        return None
+    left = data["left"]
+    return OpenRollout(
+        data["aim"], _read_instant(data["since"]),
+        {name: Run(run["controller"], _read_instant(run["since"]), _read_instant(run["seen"]), run.get("seconds", 0))
+         for name, run in data["runs"].items()},
+        _read_instants(data["done"]),
+        # One of an earlier release says only which they are
+        {node: Left(**left[node]) for node in left} if isinstance(left, dict) else {node: Left() for node in left},
+        _read_instants(data.get("before", {})))
+
+
+def _read_instants(data: Mapping[str, str]) -> Dict[str, datetime]:
+    return {node: _read_instant(at) for node, at in data.items()}
 
 
 def _read_claims(data: Mapping[str, Any]) -> Dict[str, Claim]:

@@ -190,16 +190,21 @@ def _left_by_their_group(
     for name, host in hosts.items():
         others = missing.get(_group(host), []) if _is_parallel(host, policy) else []
         if others and name not in refused and name not in beside:
-            left[name] = Refusal(
-                "rollout.unit_incomplete",
-                found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
-                    _group_text(host), some(others), why[others[0]]),
-                wanted="all hosts that restart together, so that they never run mixed drivers",
-                remedy="see to that host first, have all of them in one run (a slice of a job has every nth host), or "
-                       "let `unit_modes` have the group changed host by host (`rolling`)",
-                option="unit_modes",
-            )
+            left[name] = incomplete(_group_text(host), {other: why[other] for other in others})
     return left
+
+
+def incomplete(group: str, missing: Mapping[str, str]) -> Refusal:
+    """Why a host is left with its clique or job group. missing: {host of it that cannot be changed: why}."""
+    return Refusal(
+        "rollout.unit_incomplete",
+        found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
+            group, some(missing), next(iter(missing.values()))),
+        wanted="all hosts that restart together, so that they never run mixed drivers",
+        remedy="see to that host first, have all of them in one run (a slice of a job has every nth host), or "
+               "let `unit_modes` have the group changed host by host (`rolling`)",
+        option="unit_modes",
+    )
 
 
 def _units(hosts: Mapping[str, Host], policy: Policy, others: Set[str]) -> List[Unit]:
@@ -565,10 +570,23 @@ class _Standing:
                 continue
             waiting = self._waiting(unit, Cause.slots, self._told(part, names, limit))
             if not _fits(names, active - self._passing, out - self._passing, limit):
-                return replace(waiting, lasts=True)
+                return self._deadlock(unit, part, limit) or replace(waiting, lasts=True)
             self._first[part] = unit.name
             return replace(waiting, claims=part if len(names - out) > 1 else "")
         return None
+
+    def _deadlock(self, unit: Unit, part: str, limit: int) -> Optional[Waiting]:
+        """Where units that are half done keep each other waiting: a limit is lower than when they were begun with."""
+        active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
+        half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
+                     if each.place is Place.half_done}
+        stuck = [name for name, names in half_done.items() if not _fits(frozenset(names), active, out, limit)]
+        if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
+            return None
+        return self._waiting(unit, Cause.person, (
+            "%s; %s are half done, and none of them has room beside the others: a person has to raise the limit, or to "
+            "let `unit_modes` have them changed host by host (`rolling`)") % (
+                self._told(part, frozenset(half_done[unit.name]), limit), some(stuck)))
 
     def _parts(self, needed: FrozenSet[str]) -> Iterable[Tuple[str, FrozenSet[str], int]]:
         """(part of the fleet, those of these hosts that are in it, its limit). Nothing where none counts."""
