@@ -2,13 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import functools
 import threading
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
 
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
-from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
+from ..module_utils.cluster.custody.custody import Custody, Proof, Returning, Taking
 from ..module_utils.cluster.custody.holding import Holding
 from ..module_utils.cluster.custody.leases import name_of
 from ..module_utils.cluster.drain import policy as drains
@@ -43,6 +42,7 @@ class ActionModule(ClusterAction):
         "failures": {"type": "list", "elements": "str", "default": []},
         "offers": {"type": "dict", "default": {}},
         "offer_timeout": {"type": "int", "default": 300},
+        "was_taken": {"type": "bool", "default": False},
         "run": {"type": "str", "default": ""},
         "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
         "lease_seconds": {"type": "int", "default": 600},
@@ -115,7 +115,10 @@ class ActionModule(ClusterAction):
         if options["state"] == TAKEN:
             drain = None
             if options["drain"]:
-                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
+                policy = drains.policy_of(options)
+
+                def drain(dry: bool, proof: Proof) -> Dict[str, Any]:
+                    return drain_node(cluster, name, policy, dry, on_screen, proof)
             return custody.take(name, Taking(options["reason"], without, drain, options["timeout"], options["uid"]),
                                 check_mode)
         back = NodePolicy(
@@ -123,7 +126,7 @@ class ActionModule(ClusterAction):
             keep_labels=options["keep_labels"], take_over=options["take_over"],
             startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
         act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
-                        options["offer_timeout"])
+                        options["offer_timeout"], options["was_taken"])
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
 
     def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:

@@ -6,7 +6,7 @@ All of it over HTTP, so that the same tests are held against the API server's do
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import pytest
@@ -72,13 +72,13 @@ class Drained:
     asked: List[bool] = field(default_factory=list)
     preview: Optional[Exception] = None
     fails: Optional[Exception] = None
+    previewing: Callable[[], Any] = lambda: None
     meanwhile: Callable[[], Any] = lambda: None
 
-    def __call__(self, dry_run: bool) -> Dict[str, Any]:
+    def __call__(self, dry_run: bool, proof: Callable[[], None]) -> Dict[str, Any]:
         self.asked.append(dry_run)
         error = self.preview if dry_run else self.fails
-        if not dry_run:
-            self.meanwhile()
+        (self.previewing if dry_run else self.meanwhile)()
         if error is not None:
             raise error
         return {"changed": True, "evicted": []}
@@ -99,8 +99,10 @@ class Bed:
     def take(self, name: str, drain: Optional[Drained] = None, **options: Any) -> Dict[str, Any]:
         return self.custody(name, **options).take(NODE, taking(drain))
 
-    def give_back(self, name: str, *failures: str, uid: str = "", **options: Any) -> Dict[str, Any]:
-        return self.custody(name, **options).give_back(NODE, returning(*failures, uid=uid))
+    def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False,
+                  **options: Any) -> Dict[str, Any]:
+        return self.custody(name, **options).give_back(
+            NODE, replace(returning(*failures, uid=uid), was_taken=was_taken))
 
     # The admin and other programs
 
