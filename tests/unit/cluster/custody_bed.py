@@ -178,15 +178,15 @@ def kill(client: Client, number: int, after: bool) -> None:
 def out_and_back(bed: Bed, run: str) -> None:
     bed.take(run)
     bed.custody(run).renew(NODE)
-    bed.give_back(run)
+    bed.give_back(run, was_taken=True)
 
 
 def out_and_failed(bed: Bed, run: str) -> None:
     """One that is completed by a later run."""
     bed.take(run)
-    bed.give_back(run, "xid 79")
+    bed.give_back(run, "xid 79", was_taken=True)
     bed.take(run + "-2")
-    bed.give_back(run + "-2")
+    bed.give_back(run + "-2", was_taken=True)
 
 
 def out_and_not_drained(bed: Bed, run: str) -> None:
@@ -201,7 +201,7 @@ def out_and_not_drained(bed: Bed, run: str) -> None:
 def taken_over(bed: Bed, run: str) -> None:
     bed.take(run + "-dead")
     bed.take(run)
-    bed.give_back(run)
+    bed.give_back(run, was_taken=True)
 
 
 WAYS: Dict[str, Callable[[Bed, str], None]] = {

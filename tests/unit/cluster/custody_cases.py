@@ -41,7 +41,7 @@ UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 def out(bed: Bed) -> None:
     """The run b has taken the node over from one that stands still."""
     bed.time.now += STANDSTILL
-    bed.take("b")
+    bed.take("b", wait=STANDSTILL)
 
 
 def overtaken(bed: Bed, *failures: str) -> None:
