@@ -9,6 +9,7 @@ import pytest
 from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
+from controller import Controller
 from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
@@ -81,7 +82,7 @@ class Stopped(Hosts):
 
 
 @pytest.fixture
-def stopped(controller: Any, api: Api) -> Stopped:
+def stopped(controller: Controller, api: Api) -> Stopped:
     made = Stopped(controller, api)
     store = api.state.store = Store(more={"Node": ("v1", "nodes", False)})
     for name in ("gpuops", "default"):
