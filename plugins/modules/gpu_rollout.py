@@ -69,7 +69,8 @@ options:
   timeout:
     description:
       - For V(start), seconds to wait. What does not end by itself in that time is not waited for, as a window that
-        opens later, or a rollout that was stopped.
+        opens later, a canary that is watched for longer, a rollout that was stopped, or places that a person has to
+        free.
     type: int
     default: 3600
   interval:
@@ -176,7 +177,9 @@ options:
     description: With how many failed hosts it still goes on. V(0) by default.
     type: raw
   max_unreachable:
-    description: With how many hosts out of reach it still goes on, a number or a percentage. V(20%) by default.
+    description:
+      - With how many hosts out of reach it still goes on, a number or a percentage; V(0) stops at the first. V(20%) by
+        default.
     type: raw
   seed:
     description: Any text; another one gives another order of hosts that are alike.
@@ -308,7 +311,7 @@ waiting:
     cause:
       description:
         - C(stopped), C(rollout) of another run, C(run) that holds the node, C(others) that do, C(unreachable),
-          C(canary), C(group), C(window), C(slots) or C(turn).
+          C(canary), C(group), C(window), C(slots), C(turn), or C(person) who has to free the places that it needs.
       type: str
       returned: success
     why: {description: "The same in words, with whom or what it waits for.", type: str, returned: success}

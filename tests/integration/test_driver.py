@@ -360,7 +360,8 @@ def test_the_plan_of_an_upgrade_tells_what_an_administrator_asks_of_a_busy_node(
     assert {"nvidia-persistenced.service", "nvidia-fabricmanager.service"} <= set(
         re.findall(r"service.stop (\S+)", idle))
     assert "module.unload nvidia\n" in idle and "reboot" not in idle
-    assert re.search(r"\[reboot\] a reboot for .*\n.*/dev/nvidia0.*python3 \(pid \d+.*trainer\.service", text), text
+    assert re.search(r"\[reboot\] a reboot for driver 595\.91\.07\n.*python3 \(pid \d+, trainer\.service\) "
+                     r"has /dev/nvidia0 open", text), text
     assert "module.unload" not in text
 
 

@@ -49,7 +49,7 @@ MOST_BYTES = 1000 * 1000
 WRITE_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
-# Seconds after which a host that waits for canaries no longer waits for those that have not begun
+# Seconds after which a host that waits for canaries no longer waits for those that do not ask
 PATIENCE_SECONDS = 300.0
 OTHERS = "somebody else"
 # By which training frameworks and Kubernetes name the job that a pod is of
@@ -182,10 +182,12 @@ class Budget:
         def settled(answer: Answer) -> bool:
             if answer.may_start or answer.is_final:
                 return True
-            until = answer.waiting.until if answer.waiting is not None else None
-            left = limit - (self._clock() - began)
-            return answer.waiting is not None and answer.waiting.cause is Cause.window and (
-                until is None or until > self._now() + timedelta(seconds=left))
+            if answer.waiting is None:
+                return False
+            until, left = answer.waiting.until, limit - (self._clock() - began)
+            if until is None:
+                return answer.waiting.cause is Cause.window
+            return until > self._now() + timedelta(seconds=left)
 
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
 

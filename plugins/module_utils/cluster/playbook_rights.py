@@ -43,7 +43,7 @@ _PODS = (
 _NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 # Who has a node: see custody/
 _CUSTODY = (
-    Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
+    Rule(("get", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
          _NAMESPACE),
     Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has"),
     Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Opti
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from .health import Signs, worse_off
-from .model import WITHOUT_END, Cause, Host, Present, Rollout, Slots, Unit, Waiting, node_name
+from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
 from .planner import decide, failed_before, proved, renewed, to_prove
 from .policy import policy_of
 from .windows import instant_text
@@ -33,7 +33,7 @@ WORKING, FAILED = STATES = ("working", "failed")
 DONE, LEFT, FREED = "done", "left", "freed"
 # What becomes of a host; the last is a person's word of one that had failed
 OUTCOMES = (DONE, FAILED, LEFT, FREED)
-# How long a unit that needs several places is remembered as the next one, where it does not ask again
+# How long a unit that needs several places, or a canary that waits, is remembered where it does not ask again
 CLAIM = timedelta(minutes=2)
 # How long a run may be silent before it writes down once more that it is at work
 BEAT = timedelta(minutes=1)
@@ -59,6 +59,7 @@ class Slot:
     policy:    Host.policy of the change.
     kind:      the host's, in words.
     reason:    what failed.
+    failure:   the slot of an earlier change that failed here, which is there again where this one is left undone.
     """
 
     host: str
@@ -72,6 +73,17 @@ class Slot:
     policy: str = ""
     kind: str = ""
     reason: str = ""
+    failure: Optional[Slot] = None
+
+    @property
+    def earlier_failure(self) -> Optional[Slot]:
+        """What nobody has looked at yet."""
+        return self if self.state == FAILED else self.failure
+
+    @property
+    def without_its_run(self) -> Optional[Slot]:
+        """What is left of it with its run: what that has only reserved is as it was before."""
+        return self if self.begun else self.earlier_failure
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Claim:
-    """A unit of several hosts whose turn it is. asked: when it last did."""
+    """A unit that waits: one of several hosts whose turn it is, or a canary. asked: when it last did."""
 
     unit: str
     run: str
@@ -117,7 +129,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Pool:
-    """limit, domain_limit: as they are written. seconds: {kind: how long its last changes took}."""
+    """What is shared of a pool.
+
+    limit, domain_limit: as they are written.
+    claims:              {part of the fleet: the unit whose its next places are}.
+    seconds:             {kind: how long its last changes took}.
+    canaries:            {unit: the canary that waits, and asks}.
+    """
 
     limit: str = ""
     domain_limit: str = ""
@@ -126,6 +144,7 @@ class Pool:
     proofs: Mapping[str, Proof] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     seconds: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
+    canaries: Mapping[str, Claim] = field(default_factory=dict)
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
@@ -174,7 +193,7 @@ class Asking:
     aim:              what its run has in common with others of its rollout.
     unreachable:      hosts of the run that cannot be reached.
     signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
-    patience_is_over: whether it has waited long enough for canaries that do not begin.
+    patience_is_over: whether it has waited long enough for canaries that do not ask.
     beat:             after how long its run says once more that it is at work.
     """
 
@@ -264,9 +283,10 @@ def asked(
     lives = _says_that_it_lives(pool, opened, asking.run)
     if decision.waiting:
         waiting = decision.waiting[0]
-        claimed = _claimed(opened, waiting, asking)
+        is_final = waiting.cause in WITHOUT_END
+        claimed = opened if is_final else _asks(_claimed(opened, waiting, asking), waiting, asking)
         return Answer(record.but(pool_name, claimed) if claimed != opened or lives else None, waiting,
-                      decision.stopped if waiting.cause is Cause.stopped else (), waiting.cause in WITHOUT_END,
+                      decision.stopped if waiting.cause is Cause.stopped else (), is_final,
                       slots=decision.slots, notes=notes)
     return replace(_of_its_unit(opened, asking, current, unit), record=record.but(pool_name, opened) if lives else None,
                    slots=decision.slots, notes=notes)
@@ -302,8 +322,10 @@ def ended(
     record: Record, pool_name: str, node: str, run: str, outcome: str, reason: str, now: datetime,
     host: Optional[Host] = None
 ) -> Record:
-    """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, and FREED is a
-    person's word that a failure was looked at. host: whose it is, for one that failed without a slot.
+    """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
+    failed before has failed still, and FREED is a person's word that a failure was looked at.
+
+    host: whose it is, for one that failed without a slot.
 
     A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
     """
@@ -323,11 +345,13 @@ def ended(
     if outcome == FAILED:
         before = slot or (Slot(node, run, now) if host is None else Slot(
             host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind)))
-        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason)
+        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
     elif opened is not None and outcome == DONE:
         opened = replace(opened, done={**opened.done, node: now}, left=opened.left - {node})
     elif opened is not None and outcome == LEFT:
         opened = replace(opened, left=opened.left | {node})
+    if outcome == LEFT and slot is not None:
+        slots = _with(slots, {node: slot.earlier_failure})
     pool = replace(pool, slots=slots, rollout=opened)
     if outcome == DONE and slot is not None and slot.state == WORKING:
         proofs = {**pool.proofs, **dict.fromkeys(slot.proofs, Proof(node, now))}
@@ -348,10 +372,10 @@ def closed(record: Record, pool_name: str, run: str) -> Record:
     if opened is not None and run in opened.runs:
         runs = {name: each for name, each in opened.runs.items() if name != run}
         opened = replace(opened, runs=runs) if runs else None
-    slots = {node: slot for node, slot in pool.slots.items()
-             if slot.run != run or slot.begun or slot.state == FAILED}
-    claims = {part: claim for part, claim in pool.claims.items() if claim.run != run}
-    return record.but(pool_name, replace(pool, rollout=opened, slots=slots, claims=claims))
+    slots = _with(pool.slots, {node: slot.without_its_run for node, slot in pool.slots.items() if slot.run == run})
+    claims, canaries = ({what: claim for what, claim in claims.items() if claim.run != run}
+                        for claims in (pool.claims, pool.canaries))
+    return record.but(pool_name, replace(pool, rollout=opened, slots=slots, claims=claims, canaries=canaries))
 
 
 def standing(
@@ -416,7 +440,7 @@ def _opened(
     policy = rollout.policy
     return replace(
         pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
-        claims={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us})), None
+        claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us})), None
 
 
 def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
@@ -464,20 +488,38 @@ def _reserved(pool: Pool, asking: Asking, rollout: Rollout, present: Present, un
         host = rollout.hosts[name]
         before = slots.get(host.node)
         slots[host.node] = Slot(
-            name, asking.run, asking.now, begun=alone or (before is not None and before.begun), confirmed=alone,
-            counts=before.counts if before else host.in_service, proofs=proofs, policy=host.policy, kind=str(host.kind))
+            name, asking.run, asking.now, confirmed=alone,
+            begun=alone or (before is not None and before.begun and before.state == WORKING),
+            counts=before.counts if before else host.in_service, proofs=proofs, policy=host.policy, kind=str(host.kind),
+            failure=before.earlier_failure if before else None)
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
-    return replace(pool, slots=slots, claims=claims)
+    canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
+    return replace(pool, slots=slots, claims=claims, canaries=canaries)
 
 
 def _claimed(pool: Pool, waiting: Waiting, asking: Asking) -> Pool:
     """With the turn of a unit that needs several places, told once a while."""
-    there = pool.claims.get(waiting.claims)
-    if not waiting.claims or (there is not None and there.unit == waiting.unit.name
-                              and asking.now - there.asked < CLAIM / 4):
-        return pool
     claim = Claim(waiting.unit.name, asking.run, asking.now)
+    if not waiting.claims or _was_just_told(pool.claims.get(waiting.claims), claim):
+        return pool
     return replace(pool, claims={**pool.claims, waiting.claims: claim})
+
+
+def _asks(pool: Pool, waiting: Waiting, asking: Asking) -> Pool:
+    """With the word that a canary waits and asks, told once a while: others wait for it then, however long."""
+    unit, claim = waiting.unit, Claim(waiting.unit.name, asking.run, asking.now)
+    if unit.place is not Place.canary or waiting.lasts or _was_just_told(pool.canaries.get(unit.name), claim):
+        return pool
+    others = {name: each for name, each in pool.canaries.items() if _counts(each, asking.now)}
+    return replace(pool, canaries={**others, unit.name: claim})
+
+
+def _was_just_told(there: Optional[Claim], claim: Claim) -> bool:
+    return there is not None and there.unit == claim.unit and claim.asked - there.asked < CLAIM / 4
+
+
+def _counts(claim: Claim, now: datetime) -> bool:
+    return now - claim.asked < CLAIM
 
 
 def _notes(before: Pool, pool: Pool, rollout: Rollout) -> Tuple[str, ...]:
@@ -505,16 +547,20 @@ def _present(
     proving: Dict[str, str] = {}
     for node, slot in without_the_gone(pool, nodes).slots.items():
         name = names.get(node, node_name(node))
-        if slot.state == FAILED and slot.policy in policies:
-            failed[name] = slot.reason
-            canaries.update([name] if slot.proofs else ())
-        elif slot.state == FAILED:
-            otherwise[name] = slot.reason
-        elif slot.run in opened.runs and (slot.run == asking.run or is_alive(slot.run)):
+        works = slot.state == WORKING and slot.run in opened.runs and (slot.run == asking.run or is_alive(slot.run))
+        stands = slot if works else slot.without_its_run
+        if stands is None:
+            continue
+        if works:
             in_progress.add(name)
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
-        elif slot.begun:
+        elif stands.state == WORKING:
             half_done.add(name)
+        elif stands.policy in policies:
+            failed[name] = stands.reason
+            canaries.update([name] if stands.proofs else ())
+        else:
+            otherwise[name] = stands.reason
     half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
     done = {names[node] for node in opened.done if node in names}
     waiting = {name for unit in rollout.units for name in unit.hosts} - done - in_progress - half_done - set(failed)
@@ -525,10 +571,11 @@ def _present(
             unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
     passed: Set[str] = set()
     soaking: Dict[str, datetime] = {}
+    watched: Dict[str, datetime] = {}
     for proof, told in pool.proofs.items():
         name, until = names.get(told.node, node_name(told.node)), told.at + soak
         if until > now:
-            soaking[name] = until
+            soaking[name] = watched[proof] = until
             proving.setdefault(proof, "%s, which is changed, and watched until %s" % (name, instant_text(until)))
         elif name in unhealthy:
             proving.setdefault(proof, "%s, which is changed and not healthy: %s" % (name, unhealthy[name]))
@@ -542,8 +589,9 @@ def _present(
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
         not_ready=frozenset(names[state.name] for state in nodes.values() if not state.ready),
         unreachable=asking.unreachable | {name for name, host in rollout.of_run.items() if not host.reachable},
-        passed=frozenset(passed), proving=proving, soaking=soaking,
-        claims={part: claim.unit for part, claim in pool.claims.items() if now - claim.asked < CLAIM},
+        passed=frozenset(passed), proving=proving, soaking=soaking, watched=watched,
+        claims={part: claim.unit for part, claim in pool.claims.items() if _counts(claim, now)},
+        canaries=frozenset(name for name, claim in pool.canaries.items() if _counts(claim, now)),
         patience_is_over=asking.patience_is_over,
     )
 
@@ -581,6 +629,8 @@ def _read_caps(text: str) -> Dict[str, Dict[str, str]]:
         caps = {str(name): {option: str(given) for option, given in each.items()} for name, each in data.items()}
         if any(set(each) - {"limit", "domain_limit"} for each in caps.values()):
             raise ValueError("another key than limit and domain_limit")
+        if not all(most.strip() for each in caps.values() for most in each.values()):
+            raise ValueError("an empty limit")
         for each in caps.values():
             policy_of(each)
         return caps
@@ -631,13 +681,21 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
             {node: _read_instant(at) for node, at in opened["done"].items()}, frozenset(opened["left"])),
         slots={node: _read_slot(slot) for node, slot in data["slots"].items()},
         proofs={proof: Proof(told["node"], _read_instant(told["at"])) for proof, told in data["proofs"].items()},
-        claims={part: Claim(claim["unit"], claim["run"], _read_instant(claim["asked"]))
-                for part, claim in data["claims"].items()},
+        claims=_read_claims(data["claims"]),
+        # One of an earlier release has none
+        canaries=_read_claims(data.get("canaries", {})),
         seconds={kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
     )
+
+
+def _read_claims(data: Mapping[str, Any]) -> Dict[str, Claim]:
+    return {what: Claim(claim["unit"], claim["run"], _read_instant(claim["asked"])) for what, claim in data.items()}
 
 
 def _read_slot(data: Mapping[str, Any]) -> Slot:
     if data["state"] not in STATES:
         raise ValueError("a slot of state %s" % data["state"])
-    return Slot(**{**data, "since": _read_instant(data["since"]), "proofs": tuple(data["proofs"])})
+    # One of an earlier release has none
+    failure = data.get("failure")
+    return Slot(**{**data, "since": _read_instant(data["since"]), "proofs": tuple(data["proofs"]),
+                   "failure": None if failure is None else _read_slot(failure)})

@@ -66,13 +66,21 @@ def host_of(
         cordoned_by="" if state is None else state.cordoned_by,
         marks=() if state is None else state.marks,
         half_done=_is_half_done(slot, state, pool, is_alive),
-        failed=slot.reason or "no reason was told" if slot is not None and slot.state == FAILED
-        and slot.policy == asked else "",
+        failed=_failed(slot, asked, told is not None and not refusals),
         refusal=Refusal.from_dict(refusals[0]) if refusals else None,
         in_service=slot.counts if slot is not None else state.in_service if state is not None else not known.node,
         seconds=expected if expected is not None else int(policy.expected_duration.total_seconds()),
         jobs=known.jobs,
     )
+
+
+def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
+    """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
+    that is refused says why itself."""
+    stood = None if slot is None else slot.without_its_run
+    if stood is None or stood.state != FAILED or not (stood.policy == policy or (is_planned and not policy)):
+        return ""
+    return stood.reason or "no reason was told"
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:

@@ -57,7 +57,8 @@ class Host:
     cordoned_by: who took it out of service, where that was not us; '' nobody.
     marks:       what other managers have written on the Node while they are at work, or want it left alone.
     half_done:   a run of ours began with it and did not end; the node is still ours to give back.
-    failed:      what failed when this policy was tried, '' nothing; it stands until a person takes it away.
+    failed:      what failed when this policy was tried, or any one where nothing is asked of it now; '' nothing. It
+                 stands until a person takes it away.
     refusal:     why its own plan cannot be carried out.
     in_service:  False for a node that has not taken work yet.
     seconds:     how long its change is expected to take, drain and checks included.
@@ -139,6 +140,8 @@ class Unit:
     hosts:      sorted.
     why:        why it stands at its place, for people.
     one_by_one: the clique or job group of which only one unit is changed at a time; '' none.
+    seconds:    how long the slowest of its hosts is expected to take.
+    jobs:       names of the jobs that end or wait for it, sorted.
     """
 
     name: str
@@ -146,14 +149,17 @@ class Unit:
     place: Place
     why: str
     one_by_one: str = ""
+    seconds: int = 0
+    jobs: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         return {"name": self.name, "hosts": list(self.hosts), "place": self.place.name, "why": self.why,
-                "one_by_one": self.one_by_one}
+                "one_by_one": self.one_by_one, "seconds": self.seconds, "jobs": list(self.jobs)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Unit:
-        return cls(data["name"], tuple(data["hosts"]), Place[data["place"]], data["why"], data["one_by_one"])
+        return cls(data["name"], tuple(data["hosts"]), Place[data["place"]], data["why"], data["one_by_one"],
+                   data["seconds"], tuple(data["jobs"]))
 
 
 @dataclass(frozen=True)
@@ -240,8 +246,10 @@ class Present:
     passed:           Host.proof of all for which a canary has gone well, its soak included.
     proving:          {Host.proof: who proves it now}.
     soaking:          {host that was a canary: until when it is watched}.
+    watched:          {Host.proof: until when the canary that is to prove it is watched}.
     claims:           {part of the fleet: the unit that waits for places there before all others}.
-    patience_is_over: whether a host that asks has waited long enough for canaries that do not begin.
+    canaries:         units that are canaries, wait for what ends by itself, and have asked lately.
+    patience_is_over: whether a host that asks has waited long enough for canaries that do not ask.
     since:            what Decision.since told before: so waits keep the instant of their beginning.
     """
 
@@ -261,7 +269,9 @@ class Present:
     passed: FrozenSet[str] = frozenset()
     proving: Mapping[str, str] = field(default_factory=dict)
     soaking: Mapping[str, datetime] = field(default_factory=dict)
+    watched: Mapping[str, datetime] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
+    canaries: FrozenSet[str] = frozenset()
     patience_is_over: bool = False
     since: Mapping[str, Tuple[str, datetime]] = field(default_factory=dict)
 
@@ -279,10 +289,11 @@ class Cause(enum.Enum):
     window = "window"
     slots = "slots"
     turn = "turn"
+    person = "person"
 
 
 # What does not end by itself within the time that anybody waits
-WITHOUT_END = (Cause.stopped, Cause.others, Cause.unreachable)
+WITHOUT_END = (Cause.stopped, Cause.others, Cause.unreachable, Cause.person)
 
 
 @dataclass(frozen=True)
@@ -293,6 +304,7 @@ class Waiting:
     since:  from when on it has waited for this cause.
     until:  when it may start at the earliest, where that is known.
     claims: the part of the fleet whose next places are to be its own: it needs several, and nobody may overtake it.
+    lasts:  whether it may well not end by itself, as where a node is not Ready; what never does has a cause of its own.
     """
 
     unit: Unit
@@ -301,6 +313,7 @@ class Waiting:
     since: datetime
     until: Optional[datetime] = None
     claims: str = ""
+    lasts: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         return {"unit": self.unit.name, "cause": self.cause.value, "why": self.why, "since": self.since.isoformat(),

@@ -29,7 +29,7 @@ import hashlib
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.refusal import Refusal
 from .model import (
@@ -127,9 +127,9 @@ def proved(rollout: Rollout, present: Present) -> FrozenSet[str]:
 
 
 def _stands_beside(host: Host) -> bool:
-    """Another manager's mark and a failure stand against every step, however small."""
-    return host.waits_for_nobody and host.reachable and host.refusal is None and not (
-        host.plan and (host.marks or host.failed))
+    """Another manager's mark stands against every step, however small, and a failure even where none is left."""
+    return host.waits_for_nobody and host.reachable and host.refusal is None and not host.failed and not (
+        host.plan and host.marks)
 
 
 def _refusal(host: Host) -> Optional[Refusal]:
@@ -165,7 +165,7 @@ def failed_before(host: Host, reason: str) -> Refusal:
     """Why a host is not tried again."""
     return Refusal(
         "rollout.failed_before",
-        found="the change of %s to this policy has failed before: %s" % (_named(host), reason),
+        found="the change of %s has failed before: %s" % (_named(host), reason),
         wanted="a host that a person has looked at since",
         remedy="find the cause, free it (module gpu_rollout, `state` ended, `outcome` freed), and run again; another "
                "policy is another change",
@@ -212,9 +212,14 @@ def _units(hosts: Mapping[str, Host], policy: Policy, others: Set[str]) -> List[
         if _is_parallel(host, policy):
             together.setdefault(_group(host), []).append(name)
         else:
-            units.append(Unit("host %s" % name, (name,), Place.in_order, "", _group_text(host) if host.group else ""))
-    units += [Unit(_group_text(hosts[names[0]]), tuple(names), Place.in_order, "") for names in together.values()]
+            units.append(_unit("host %s" % name, [host], _group_text(host) if host.group else ""))
+    units += [_unit(_group_text(hosts[names[0]]), [hosts[name] for name in names]) for names in together.values()]
     return units
+
+
+def _unit(name: str, hosts: Sequence[Host], one_by_one: str = "") -> Unit:
+    return Unit(name, tuple(host.name for host in hosts), Place.in_order, "", one_by_one,
+                max(host.seconds for host in hosts), tuple(sorted(_jobs(hosts))))
 
 
 def _too_large(unit: Unit, hosts: Mapping[str, Host], limits: Limits) -> Optional[Refusal]:
@@ -303,16 +308,16 @@ def _canaries(
 
 def _key(hosts: Sequence[Host], seed: str) -> Tuple[int, List[str], str]:
     shuffled = hashlib.sha256("\0".join([seed, *("%s\0%s" % (host.name, host.plan) for host in hosts)]).encode())
-    return _jobs(hosts), sorted({host.domain for host in hosts}), shuffled.hexdigest()
+    return len(_jobs(hosts)), sorted({host.domain for host in hosts}), shuffled.hexdigest()
 
 
-def _jobs(hosts: Sequence[Host]) -> int:
+def _jobs(hosts: Sequence[Host]) -> Set[str]:
     """A job on several of them is one."""
-    return len({job for host in hosts for job in host.jobs})
+    return {job for host in hosts for job in host.jobs}
 
 
 def _place_text(hosts: Sequence[Host]) -> str:
-    jobs = _jobs(hosts)
+    jobs = len(_jobs(hosts))
     domains = ", ".join(sorted({host.domain or UNKNOWN_DOMAIN for host in hosts}))
     new = "; not in service yet" if not any(host.in_service for host in hosts) else ""
     return "%s, failure domain %s%s" % ("no jobs" if not jobs else "1 job" if jobs == 1 else "%d jobs" % jobs,
@@ -393,9 +398,17 @@ class _Standing:
                                *self._slots.not_ready, *self._slots.unreachable}
         # What ends by itself
         self._passing: Set[str] = set(self._slots.in_progress)
+        # What only a person ends. A node that is not Ready, or not well after its change, may come back; what is half
+        # done is taken over by the run that has its host
+        self._lasting = self._out.intersection({*self._failed, *present.cordoned, *present.unreachable}) - self._passing
         self._busy: Dict[str, str] = {}
+        # Those that stay so until a person has seen to them
+        self._broken: Set[str] = set()
         self._proved = proved(rollout, present)
         self._proving: Dict[str, str] = dict(present.proving)
+        # Until when canaries of this rollout are watched at least
+        self._watched = max((present.soaking[name] for unit in self._canaries() for name in unit.hosts
+                             if name in present.soaking), default=None)
         # {part of the fleet: the first unit that waits there for places which become free by themselves}
         self._first: Dict[str, str] = dict(present.claims)
         self._clock = _Clock(hosts, rollout.policy, present.now)
@@ -476,18 +489,21 @@ class _Standing:
         for name, host in self._rollout.hosts.items():
             if host.group and self._failed_now(name):
                 self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
+                self._broken.add(_group_text(host))
             elif host.group and name in self._present.in_progress:
                 self._busy.setdefault(_group_text(host), "%s is in progress" % name)
             elif host.group and name in self._present.unhealthy:
                 self._busy.setdefault(_group_text(host), "%s is changed and not healthy: %s" % (
                     name, self._present.unhealthy[name]))
 
+    def _canaries(self) -> List[Unit]:
+        return [unit for unit in self._rollout.units
+                if unit.place is Place.canary and not self._present.left.issuperset(unit.hosts)]
+
     def _canary_awaited(self) -> str:
-        """The first canary that has not gone well yet, in words; '' none."""
+        """The first canary that has not gone well yet, in words; '' none. One that asks is waited for, however long."""
         present = self._present
-        for unit in self._rollout.units:
-            if unit.place is not Place.canary or present.left.issuperset(unit.hosts):
-                continue
+        for unit in self._canaries():
             for name in unit.hosts:
                 if name in present.unhealthy:
                     return "%s, which is changed and not healthy: %s" % (unit.name, present.unhealthy[name])
@@ -496,7 +512,8 @@ class _Standing:
                         unit.name, instant_text(present.soaking[name]))
                 if name in present.in_progress:
                     return "%s, which is in progress" % unit.name
-                if not (name in present.done or name in present.left or present.patience_is_over
+                if not (name in present.done or name in present.left
+                        or (present.patience_is_over and unit.name not in present.canaries)
                         or self._rollout.hosts[name].proof in self._proved):
                     return "%s, which is not changed yet" % unit.name
         return ""
@@ -517,21 +534,28 @@ class _Standing:
             if name in present.unreachable:
                 return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
         if canary and unit.place is Place.in_order:
-            return self._waiting(unit, Cause.canary, "waits for the canary %s" % canary)
+            return self._waiting(unit, Cause.canary, "waits for the canary %s" % canary, self._watched)
         for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
             if proof in self._proving:
                 return self._waiting(unit, Cause.canary, "waits for another canary of its kind, %s" % (
-                    self._proving[proof]))
+                    self._proving[proof]), present.watched.get(proof))
         if unit.one_by_one in self._busy:
-            return self._waiting(unit, Cause.group, "%s is changed host by host, and %s" % (
+            cause = Cause.person if unit.one_by_one in self._broken else Cause.group
+            return self._waiting(unit, cause, "%s is changed host by host, and %s" % (
                 unit.one_by_one, self._busy[unit.one_by_one]))
         answer = self._clock.answer(left)
         if not answer.allowed:
-            return replace(self._waiting(unit, Cause.window, answer.why), until=answer.opens)
+            return self._waiting(unit, Cause.window, answer.why, answer.opens)
         return self._room_for(unit)
 
     def _room_for(self, unit: Unit) -> Optional[Waiting]:
         parts = list(self._parts(self._needed(unit)))
+        for part, names, limit in parts:
+            lasting = self._within(part, self._lasting)
+            if not _fits(names, lasting & self._active, lasting, limit):
+                return self._waiting(unit, Cause.person, "%s; %s" % (
+                    self._told(part, names, limit), "a person has to see to %s" % some(sorted(lasting))
+                    if lasting else "it is larger than that limit"))
         for part, _names, _limit in parts:
             if self._first.get(part, unit.name) != unit.name:
                 return self._waiting(unit, Cause.turn, "%s is before it, and waits for places" % self._first[part])
@@ -539,10 +563,9 @@ class _Standing:
             active, out = self._within(part, self._active), self._within(part, self._out)
             if _fits(names, active, out, limit):
                 continue
-            waiting = self._waiting(unit, Cause.slots, "needs %d, %s" % (
-                len(names - out), self._told(part, out, limit)))
+            waiting = self._waiting(unit, Cause.slots, self._told(part, names, limit))
             if not _fits(names, active - self._passing, out - self._passing, limit):
-                return waiting
+                return replace(waiting, lasts=True)
             self._first[part] = unit.name
             return replace(waiting, claims=part if len(names - out) > 1 else "")
         return None
@@ -559,19 +582,21 @@ class _Standing:
     def _needed(self, unit: Unit) -> FrozenSet[str]:
         return frozenset(unit.hosts) - self._present.done - self._present.left - self._new
 
-    def _within(self, part: str, names: Set[str]) -> Set[str]:
+    def _within(self, part: str, names: AbstractSet[str]) -> AbstractSet[str]:
         hosts, domain = self._rollout.hosts, domain_of(part)
         return names if domain is None else {
             name for name in names if name in hosts and hosts[name].domain == domain}
 
-    def _told(self, part: str, out: Set[str], limit: int) -> str:
+    def _told(self, part: str, names: FrozenSet[str], limit: int) -> str:
+        out = self._within(part, self._out)
+        needs = "needs %d, and " % len(names - out)
         began = tuple(sorted(self._passing.difference(self._slots.in_progress)))
         beginning = "; %d about to begin (%s)" % (len(began), some(began)) if began else ""
         domain = domain_of(part)
         if domain is None:
-            return "and in all there are %s%s" % (self._slots, beginning)
-        return "and failure domain %s has %d of %d free; out of service: %s" % (
-            domain or UNKNOWN_DOMAIN, max(0, limit - len(out)), limit, some(tuple(sorted(out))) or "none")
+            return "%sin all there are %s%s" % (needs, self._slots, beginning)
+        return "%sfailure domain %s has %d of %d free; out of service: %s" % (
+            needs, domain or UNKNOWN_DOMAIN, max(0, limit - len(out)), limit, some(tuple(sorted(out))) or "none")
 
     def _begin(self, unit: Unit) -> None:
         names = self._needed(unit)
@@ -582,11 +607,12 @@ class _Standing:
         if unit.one_by_one:
             self._busy[unit.one_by_one] = "%s is about to begin" % unit.name
 
-    def _waiting(self, unit: Unit, cause: Cause, why: str) -> Waiting:
+    def _waiting(self, unit: Unit, cause: Cause, why: str, until: Optional[datetime] = None) -> Waiting:
         before = self._present.since.get(unit.name)
-        return Waiting(unit, cause, why, before[1] if before and before[0] == cause.value else self._present.now)
+        since = before[1] if before and before[0] == cause.value else self._present.now
+        return Waiting(unit, cause, why, since, until)
 
 
-def _fits(names: FrozenSet[str], active: Set[str], out: Set[str], limit: int) -> bool:
+def _fits(names: FrozenSet[str], active: AbstractSet[str], out: AbstractSet[str], limit: int) -> bool:
     """Whether they may begin: those at work stay within the limit, and none more is out of service than it says."""
     return len(active | names) <= limit and (names <= out or len(out | names) <= limit)

@@ -21,6 +21,8 @@ PARALLEL, ROLLING = MODES = ("parallel", "rolling")
 WINDOWS, FREEZES = "windows", "freezes"
 OPTIONS = ("limit", "domain_limit", "canaries", "soak", "expected_duration", "unit_mode", "unit_modes", "max_failures",
            "max_unreachable", "seed", WINDOWS, FREEZES)
+# An empty word, as a form gives where nobody has answered, is no answer; but here it is a slip that opened all windows
+_COLLECTIONS = ("unit_modes", WINDOWS, FREEZES)
 WINDOW_KEYS = ("days", "start", "duration", "zone", "groups")
 FREEZE_KEYS = ("from", "to", "reason", "zone", "groups")
 
@@ -35,13 +37,14 @@ _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DURATION = re.compile(r"(?=.)(?:([0-9]+)d)? ?(?:([0-9]+)h)? ?(?:([0-9]+)m)?")
 _MOMENT = re.compile(r"(2[01][0-9]{2}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}))?")
 _LONGEST = timedelta(days=7)
+_OF_ALL = "all"
 # Names of the database that are no place: what they mean is a matter of the machine
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How many hosts at most: a number, at least 1, or so many of a hundred."""
+    """How many hosts at most: a number, or so many of a hundred of them."""
 
     number: int
     percent: bool = False
@@ -66,7 +69,7 @@ class Policy:
     unit_mode:         PARALLEL: what restarts together is changed at once; ROLLING: one host after another.
     unit_modes:        {clique or job group: its own mode}.
     max_failures:      failed hosts with which it still goes on.
-    max_unreachable:   hosts that cannot be reached, with which it still goes on.
+    max_unreachable:   hosts that cannot be reached, with which it still goes on; the only limit that may be 0.
     seed:              another one gives another order of hosts that are alike.
     given:             the options that it was made of.
     """
@@ -89,8 +92,10 @@ class Policy:
 
 
 def policy_of(options: Mapping[str, Any]) -> Policy:
-    """The policy of options as a user gives them; None is the default. Raises GpuOpsError with all slips."""
-    given = {name: value for name, value in options.items() if value is not None}
+    """The policy of options as a user gives them; None or an empty word is the default. Raises GpuOpsError with all
+    slips."""
+    given = {name: value for name, value in options.items() if value is not None and not (
+        isinstance(value, str) and not value.strip() and name not in _COLLECTIONS)}
     refusals: List[Refusal] = []
     unknown = sorted(str(name) for name in given if name not in OPTIONS)
     if unknown:
@@ -101,8 +106,8 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
             remedy="take it out, or correct its name",
         ))
     said: Dict[str, Any] = {"given": given}
-    for name in ("limit", "domain_limit", "max_unreachable"):
-        said[name] = _limit(name, given[name], refusals) if name in given else None
+    for name, least in (("limit", 1), ("domain_limit", 1), ("max_unreachable", 0)):
+        said[name] = _limit(name, given[name], least, refusals) if name in given else None
     for name in ("soak", "expected_duration"):
         said[name] = _lasting(name, given[name], refusals) if name in given else None
     said["canaries"] = _canaries(given.get("canaries", EVERY_KIND), refusals)
@@ -134,17 +139,19 @@ def windows_of(windows: Any, freezes: Any) -> Windows:
     return Windows(tuple(opened), tuple(frozen))
 
 
-def _limit(option: str, given: Any, refusals: List[Refusal]) -> Optional[Limit]:
+def _limit(option: str, given: Any, least: int, refusals: List[Refusal]) -> Optional[Limit]:
     match = _LIMIT.fullmatch(str(given).strip()) if isinstance(given, (int, str)) and given is not True else None
     if match:
-        limit = Limit(int(match.group(1)), bool(match.group(2)))
-        if limit.number > 0 and (not limit.percent or limit.number <= 100):
+        number = int(match.group(1))
+        # None at all is no part of anything, of which one would always be let
+        limit = Limit(number, bool(match.group(2)) and number > 0)
+        if number >= least and (not limit.percent or number <= 100):
             return limit
     refusals.append(Refusal(
         "rollout.limit_malformed",
         found="`%s` is %s" % (option, _quoted(given)),
-        wanted="a number of hosts, at least 1, or a percentage from '1%' to '100%'",
-        remedy="write it so; a percentage is rounded down, and one host is always let",
+        wanted="a number of hosts, or a percentage to '100%', at least 1; `max_unreachable` may be 0",
+        remedy="write it so; a percentage is rounded down, to one host at least",
         option=option,
     ))
     return None
@@ -310,7 +317,8 @@ def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Opt
 
 
 def _lasting(option: str, given: Any, refusals: List[Refusal]) -> Optional[timedelta]:
-    lasting = timedelta() if given == 0 and given is not False else _span(given)
+    is_none = not isinstance(given, bool) and str(given).strip() == "0"
+    lasting = timedelta() if is_none else _span(given)
     if lasting is not None and lasting <= _LONGEST:
         return lasting
     refusals.append(Refusal(
@@ -355,11 +363,12 @@ def _groups(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[s
     if given is None:
         return ()
     if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given):
-        return tuple(given)
+        # Every host is in it, and Ansible names it among the groups of none
+        return () if _OF_ALL in given else tuple(given)
     refusals.append(Refusal(
         "rollout.groups_malformed",
         found="%s: the groups %s" % (where, _quoted(given)),
-        wanted="a list of names of host groups; an empty one holds for all hosts",
+        wanted="a list of names of host groups; an empty one holds for all hosts, as ['all'] does",
         remedy="write it as a list",
     ))
     return None

@@ -9,7 +9,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from ..core.progress import duration
 from ..core.refusal import Refusal
-from .model import UNKNOWN_DOMAIN, Decision, Host, Place, Rollout, Unit, some
+from .model import UNKNOWN_DOMAIN, Decision, Place, Rollout, Unit, some
 
 # Lines of each of its parts
 MOST_GROUPS = 20
@@ -18,17 +18,16 @@ MOST_REASONS = 8
 
 def render(rollout: Rollout, decision: Decision) -> str:
     """Text without a line break at its end, forty lines at most."""
-    hosts = rollout.of_run
     changed = sum(len(unit.hosts) for unit in rollout.units)
     lines = ["%s of %d to be changed in turn, %d beside, %d refused" % (
-        _count(changed, "host"), len(hosts), len(rollout.beside), len(rollout.refused))]
+        _count(changed, "host"), len(rollout.of_run), len(rollout.beside), len(rollout.refused))]
     if rollout.units:
         lines.append("  at once: %d in all%s" % (rollout.limits.total, _domains(rollout.limits.domains)))
         lines.append("  places: %s" % decision.slots)
     lines += ["  stopped: %s; do: %s [%s]" % (each.found, each.remedy, each.code) for each in decision.stopped]
     lines += ["  " + line for line in _cut(list(_groups(rollout)), MOST_GROUPS, "%d groups more")]
     if rollout.units:
-        jobs = {job for unit in rollout.units for name in unit.hosts for job in hosts[name].jobs}
+        jobs = {job for unit in rollout.units for job in unit.jobs}
         hit = "%s to end or wait" % _count(len(jobs), "job") if jobs else "no job on them"
         lines.append("  expected: %s of changes, beside the time until a window opens; %s" % (
             duration(lasting(rollout)), hit))
@@ -49,7 +48,7 @@ def lasting(rollout: Rollout) -> int:
             while ends and at_work + size > total:
                 now, freed = heapq.heappop(ends)
                 at_work -= freed
-            heapq.heappush(ends, (now + max(hosts[name].seconds for name in unit.hosts), size))
+            heapq.heappush(ends, (now + unit.seconds, size))
             at_work += size
         if place is Place.canary:
             now = max([now, *(end for end, _size in ends)]) + int(rollout.policy.soak.total_seconds())
@@ -59,23 +58,20 @@ def lasting(rollout: Rollout) -> int:
 
 def _groups(rollout: Rollout) -> Iterator[str]:
     """Units that follow each other and are alike are told of together."""
-    hosts = rollout.hosts
     number = 0
-    for _key, alike in groupby(rollout.units, key=lambda unit: _alike(unit, hosts)):
+    for _key, alike in groupby(rollout.units, key=_alike):
         units = list(alike)
-        members = [hosts[name] for unit in units for name in unit.hosts]
-        each = max(host.seconds for host in members)
+        members = [name for unit in units for name in unit.hosts]
         kind = "host" if len(members) == len(units) else "unit"
         what = units[0].name if len(units) == 1 else _count(len(units), kind)
-        names = "" if len(units) == 1 and len(members) == 1 else ": " + some([host.name for host in members])
-        yield "%3d. %s%s; %s; %s%s" % (number + 1, what, names, units[0].why, duration(each),
+        names = "" if len(units) == 1 and len(members) == 1 else ": " + some(members)
+        yield "%3d. %s%s; %s; %s%s" % (number + 1, what, names, units[0].why, duration(units[0].seconds),
                                        " each" if len(units) > 1 else "")
         number += len(units)
 
 
-def _alike(unit: Unit, hosts: Mapping[str, Host]) -> Tuple[object, ...]:
-    return (unit.place, unit.why, unit.one_by_one, unit.name if len(unit.hosts) > 1 else "",
-            max(hosts[name].seconds for name in unit.hosts))
+def _alike(unit: Unit) -> Tuple[object, ...]:
+    return unit.place, unit.why, unit.one_by_one, unit.name if len(unit.hosts) > 1 else "", unit.seconds
 
 
 def _waits(decision: Decision) -> Iterator[str]:

@@ -336,6 +336,33 @@ def test_a_window_that_opens_later_is_not_waited_for(real: RealApi, namespace: s
     assert budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 90, 10).may_start
 
 
+@pytest.mark.parametrize("soak, waits", [("1h", False), ("5m", True)])
+def test_a_canary_that_is_watched_for_longer_is_not_waited_for(
+    real: RealApi, namespace: str, soak: str, waits: bool
+) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), canaries="every_kind", soak=soak)
+    canary, other = (unit.hosts[0] for unit in rollout.units)
+    budget, clock = waiting(real, namespace)
+    assert budget.ask(asking(canary, now=NOW), rollout).may_start
+    budget.change(lambda record: ended(record, POOL, rollout.hosts[canary].node, "a", DONE, "", NOW))
+    answer = budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3000, 10)
+    assert answer.may_start == waits and (300 <= clock.passed < 320 if waits else clock.passed < 1)
+    assert waits or (answer.waiting is not None and answer.waiting.until == NOW + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("kept", ["cordoned", "failed"])
+def test_places_that_a_person_has_to_free_are_not_waited_for(real: RealApi, namespace: str, kept: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    budget, clock = waiting(real, namespace)
+    if kept == "failed":
+        budget.change(lambda record: ended(record, POOL, "n1", "z", FAILED, "Xid", NOW))
+    else:
+        cordon(real, "n1")
+    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(1)), 3600, 10)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed < 1
+
+
 def test_a_canary_that_does_not_begin_is_waited_for_with_patience(real: RealApi, namespace: str) -> None:
     add_nodes(real, ["n0", "n1"])
     rollout = rollout_of(hosts(2), canaries="every_kind", limit=2)

@@ -118,7 +118,7 @@ def test_hosts_where_nothing_is_to_be_done_are_not_lost(in_words: Hosts) -> None
     site = Site(in_words, names(5))
     done = site.run({**{name: {"gpu_plan": NOTHING} for name in names(3)},
                      **{name: {"gpu_plan": CHANGE} for name in ("gpu-4", "gpu-5")}}, "--forks", "2",
-                    gpu_rollout_timeout=20)
+                    gpu_rollout_timeout=120)
     assert done.returncode == 0 and site.changed() == ["gpu-4", "gpu-5"], done.stdout
 
 
@@ -154,7 +154,7 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
     told = site.tell(state="ended", name="gpu-l", outcome="freed")
     assert failed in told["warnings"][0] and not told["changed"]
     assert site.tell(state="ended", name=failed, outcome="freed")["changed"]
-    assert site.run(canned, gpu_rollout_limit=3).returncode == 0
+    assert site.run(canned, gpu_rollout_limit=3, gpu_rollout_timeout=120).returncode == 0
     assert site.cordoned() == [] and site.changed() == names(3)
 
 
@@ -163,7 +163,7 @@ def test_a_host_without_gpus_brings_no_order_of_before(in_words: Hosts) -> None:
     site = Site(in_words, ["cpu-0", *names(3)])
     done = site.run({"cpu-0": {"gpu_plan": planned(Plan(), gpus=0)}, "gpu-1": {"gpu_plan": CHANGE},
                      "gpu-2": {"gpu_plan": CHANGE, "gpu_driver": UNPREPARED}, "gpu-3": {"gpu_plan": CHANGE}},
-                    gpu_rollout_timeout=20)
+                    gpu_rollout_timeout=120)
     assert done.returncode == 2 and site.changed() == ["gpu-1", "gpu-3"], done.stdout
 
 

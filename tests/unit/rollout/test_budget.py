@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     FAILED,
     FREED,
     LEFT,
+    OUTCOMES,
     STATES,
     WORKING,
     Answer,
@@ -142,6 +143,12 @@ class TestRecord:
             read_record(text)
         assert refused.value.code == "rollout.record_unreadable"
 
+    def test_one_of_an_earlier_release_is_read(self) -> None:
+        record = Record({POOL: Pool(slots={"n": Slot("h", "a", NOW, FAILED)}, claims={"all": Claim("x", "a", NOW)})})
+        data = json.loads(written(record))
+        del data["pools"][POOL]["canaries"], data["pools"][POOL]["slots"]["n"]["failure"]
+        assert read_record(json.dumps(data)) == record
+
     @pytest.mark.parametrize("change", [{"state": "lost"}, {"since": "yesterday"}, {"colour": "red"}])
     def test_a_slot_of_another_form_too(self, change: Dict[str, str]) -> None:
         data = json.loads(written(Record({POOL: Pool(slots={"n": Slot("h", "a", NOW)})})))
@@ -150,7 +157,7 @@ class TestRecord:
             read_record(json.dumps(data))
 
     @pytest.mark.parametrize("caps", [
-        "no", "[1]", '{"gpus": {"limit": "0"}}', '{"gpus": {"most": "1"}}', '{"gpus": 3}'])
+        "no", "[1]", '{"gpus": {"limit": "0"}}', '{"gpus": {"limit": ""}}', '{"gpus": {"most": "1"}}', '{"gpus": 3}'])
     def test_caps_with_a_slip_are_refused(self, caps: str) -> None:
         with pytest.raises(GpuOpsError, match="rollout.caps_unreadable"):
             read_record("", caps)
@@ -313,7 +320,9 @@ class TestSlots:
         room.ask("h1")
         room.end("h1", FAILED)
         assert room.held(FAILED) == {"h1"} and room.pool.slots["n-h1"].reason == "Xid 79"
-        assert room.ask("h2").waiting.why.endswith("1 failed (h1)")
+        answer = room.ask("h2")
+        assert answer.is_final and answer.waiting is not None and answer.waiting.cause is Cause.person
+        assert answer.waiting.why.endswith("1 failed (h1); a person has to see to h1")
         assert [each.code for each in room.ask("h1").refusals] == ["rollout.failed_before"]
         room.end("h1", FREED, run="")
         assert room.ask("h2").may_start
@@ -329,6 +338,53 @@ class TestSlots:
         assert room.ask("h1", "c", aim="y").may_start and room.held() == {"h1"}
         room.end("h1", run="c")
         assert room.pool.slots == {}
+
+    def test_a_run_that_leaves_it_as_it_is_frees_it_not(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        failed = room.pool.slots
+        room.close()
+        room.end("h1", LEFT, run="b")
+        assert room.pool.slots == failed
+
+    @pytest.mark.parametrize("ends", ["left", "closed", "dies", "given back"])
+    def test_nor_does_one_of_another_policy_that_does_nothing_to_it(self, ends: str) -> None:
+        """It has taken the slot over, that of its clique is only reserved."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3"), limit=3))
+        room.begin("h2")
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.end("h2")
+        room.close()
+        failed = room.pool.slots
+        room.rollout = rollout_of(*fleet(2, clique="x", policy="q2"), host("h3", policy="q2"), limit=3)
+        answer = room.ask("h2", "b")
+        assert answer.may_start and room.pool.slots["n-h1"].failure == failed["n-h1"]
+        if ends == "left":
+            for name in ("h1", "h2"):
+                room.end(name, LEFT, run="b")
+        elif ends == "closed":
+            room.close("b")
+        elif ends == "given back":
+            room.record = given_back(room.record, POOL, "b", answer.before)
+        else:
+            room.dead = {"b"}
+            waiting = room.ask("h3", "c")
+            assert waiting.slots is not None and waiting.slots.failed == ("h1",)
+        assert room.held(FAILED) == {"h1"} or ends == "dies"
+        assert room.pool.slots == failed or ends == "dies"
+
+    @pytest.mark.parametrize("outcome, left", [(DONE, {}), (FAILED, {"q2": None})])
+    def test_but_what_comes_of_its_own_change_counts(self, outcome: str, left: Dict[str, None]) -> None:
+        room = Room(rollout_of(*fleet(1)))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        room.close()
+        room.rollout = rollout_of(*fleet(1, policy="q2"))
+        assert room.begin("h1", "b").may_start
+        room.end("h1", outcome, run="b")
+        assert {slot.policy: slot.failure for slot in room.pool.slots.values()} == left
 
     def test_a_failed_canary_stops_every_run(self) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))
@@ -484,6 +540,70 @@ class TestCanaries:
         other = next(each.name for each in fleet(3) if each.name != canary)
         assert room.ask(other).waiting.why.endswith("changed and not healthy: its Node is not Ready")
 
+    def two_kinds(self, **options: Any) -> Tuple[Room, List[str], List[str]]:
+        """(the room, its canaries in their order, the others)."""
+        other = replace(H100, board="4 x 10de:26b9")
+        room = Room(rollout_of(*fleet(3), *(host("k%d" % each, kind=other) for each in range(2)),
+                               canaries="every_kind", **options))
+        names = [unit.hosts[0] for unit in room.rollout.units]
+        return room, names[:2], names[2:]
+
+    def test_nobody_begins_before_one_that_waits_for_its_place_however_long(self) -> None:
+        """The default, one host at a time: the second canary waits until the first one is back."""
+        room, (first, second), others = self.two_kinds(limit=1)
+        assert room.begin(first).may_start
+        for _ in range(90):
+            room.now += timedelta(seconds=10)
+            assert room.ask(second).waiting is not None
+        assert set(room.pool.canaries) == {"host " + second}
+        room.end(first)
+        for name in others:
+            waiting = room.ask(name, patience_is_over=True).waiting
+            assert waiting is not None and (waiting.cause, waiting.why) == (
+                Cause.canary, "waits for the canary host %s, which is not changed yet" % second)
+        assert room.ask(second).may_start and room.pool.canaries == {}
+
+    def test_that_it_asks_is_told_once_a_while_and_forgotten_where_it_does_not(self) -> None:
+        room, (first, second), others = self.two_kinds(limit=1)
+        room.begin(first)
+        assert room.ask(second).record is not None and room.ask(second).record is None
+        room.now += CLAIM / 4
+        assert room.ask(second).record is not None and room.pool.canaries["host " + second].asked == room.now
+        room.end(first)
+        room.now += CLAIM - timedelta(seconds=1)
+        assert room.ask(others[0], patience_is_over=True).waiting is not None
+        room.now += timedelta(seconds=1)
+        assert room.ask(others[0], patience_is_over=True).may_start
+        room.close()
+        assert room.pool.canaries == {}
+
+    @pytest.mark.parametrize("state", [{"cordoned_by": "ada"}, {"ready": False}])
+    def test_one_that_waits_for_what_may_never_end_is_not_waited_for(self, state: Dict[str, Any]) -> None:
+        """In its failure domain somebody else has a node, or one is down; in the other one nothing is."""
+        room = Room(rollout_of(host("h1", domain="a"), *(host("k%d" % each, domain="b", jobs=frozenset("j"))
+                                                         for each in range(2)),
+                               canaries="every_kind", limit=3, domain_limit=1))
+        assert room.rollout.units[0].hosts == ("h1",)
+        room.nodes["x"] = NodeState("x", domain="a", **state)
+        answer = room.ask("h1")
+        assert answer.waiting is not None and answer.is_final == ("cordoned_by" in state) and room.pool.canaries == {}
+        assert room.ask("k0").waiting is not None
+        assert room.ask("k0", patience_is_over=True).may_start
+
+    def test_until_when_it_is_watched_is_told(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind", soak="4h"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        room.end(canary)
+        other = next(each.name for each in fleet(3) if each.name != canary)
+        waiting = room.ask(other).waiting
+        assert waiting is not None and (waiting.cause, waiting.until) == (Cause.canary, NOW + timedelta(hours=4))
+        # In another slice of the job, whose own canary waits for it
+        slice_of = rollout_of(host("h8"), host("h9"), canaries="every_kind", soak="4h")
+        room.rollout, room.nodes = slice_of, {**room.nodes, **nodes_of(slice_of)}
+        theirs = room.ask(slice_of.units[0].hosts[0], "b").waiting
+        assert theirs is not None and (theirs.cause, theirs.until) == (Cause.canary, NOW + timedelta(hours=4))
+
     def test_one_that_was_left_leaves_it_to_the_next(self) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))
         (canary,) = room.rollout.units[0].hosts
@@ -558,6 +678,27 @@ class TestHosts:
     def test_what_failed_by_this_policy(self, asked_for: str, failed: str) -> None:
         assert self.of(Slot("h", "a", NOW, FAILED, policy=asked_for, reason="Xid")).failed == failed
 
+    @pytest.mark.parametrize("told", [
+        {"converged": True, "disruption": "none", "change": {}},
+        {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}])
+    def test_what_failed_is_not_well_where_nothing_is_left_to_do(self, told: Dict[str, Any]) -> None:
+        made = self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), NodeState("n", ours=True), told)
+        assert made.failed == "Xid" and not made.half_done
+        rollout = rollout_of(made)
+        assert rollout.beside == rollout.units == ()
+        assert rollout.refused["h"].code == "rollout.failed_before"
+        assert rollout.refused["h"].found == "the change of node n has failed before: Xid"
+
+    @pytest.mark.parametrize("told", [None, {"refusals": [
+        {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
+    def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
+        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
+
+    def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
+        before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
+        assert self.of(Slot("h", "b", NOW, begun=False, policy="q2", failure=before)).failed == "Xid"
+        assert not self.of(Slot("h", "b", NOW, policy="q2", failure=before)).failed
+
     def test_jobs_that_share_a_node_restart_together(self) -> None:
         assert job_groups({"a": ["n1", "n2"], "b": ["n3", "n2"], "c": ["n4"], "d": ["n5", "n5", "n6"]}) == {
             "n1": "a", "n2": "a", "n3": "a", "n5": "d", "n6": "d"}
@@ -570,7 +711,8 @@ WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.sampled_from(["n1", "n2", "n3", "a", "b"])
 SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_from(STATES), begun=st.booleans(),
                   confirmed=st.booleans(), counts=st.booleans(), proofs=st.lists(WORDS, max_size=2).map(tuple),
-                  policy=WORDS, kind=WORDS, reason=WORDS)
+                  policy=WORDS, kind=WORDS, reason=WORDS, failure=st.one_of(st.none(), st.builds(
+                      Slot, host=NAMES, run=NAMES, since=TIMES, state=st.just(FAILED), reason=WORDS)))
 POOLS = st.builds(
     Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
     rollout=st.one_of(st.none(), st.builds(
@@ -578,6 +720,7 @@ POOLS = st.builds(
         st.dictionaries(NAMES, TIMES), st.frozensets(NAMES))),
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
+    canaries=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
     seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)))
 
 
@@ -688,7 +831,7 @@ class Cluster:
         self.text = written(ended(self.record, POOL, node, run, outcome, "Xid", self.now, self.hosts[node[2:]]))
         if outcome == FAILED:
             self.failed.add(node)
-        else:
+        elif outcome == DONE:
             self.changed.add(node)
             self.new.discard(node)
             if node not in self.nodes or not self.nodes[node].in_service:
@@ -731,7 +874,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         elif what == "conclude" and cluster.pending:
             cluster.conclude()
         elif what == "end" and node in cluster.begun and cluster.begun[node] not in cluster.dead:
-            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED])))
+            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED, LEFT])))
         elif what in ("cordon", "uncordon", "not ready") and node in cluster.nodes:
             cluster.nodes[node] = replace(cluster.nodes[node], ready=what != "not ready",
                                           cordoned_by="ada" if what == "cordon" else "")
@@ -749,6 +892,40 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
             cluster.failed.discard(node)
         cluster.check()
     _comes_to_its_end(cluster)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_order_of_events_forgets_a_failure(data: st.DataObject) -> None:
+    """Two policies, and runs that take over, give back, leave, end and die. A person, or a success, ends it."""
+    rollouts = [rollout_of(*fleet(2, clique="x", policy=name)) for name in ("q1", "q2")]
+    room = Room(rollouts[0])
+    room.end("h1", FAILED)
+    failed = {"h1"}
+    for _ in range(data.draw(st.integers(1, 20))):
+        room.rollout = data.draw(st.sampled_from(rollouts))
+        run, name = data.draw(st.sampled_from("ab")), data.draw(st.sampled_from(["h1", "h2"]))
+        what = data.draw(st.sampled_from(["ask", "ask", "begin", "give back", "close", "die", "live", *OUTCOMES]))
+        if what == "begin":
+            room.begin(name, run)
+        elif what in ("ask", "give back"):
+            answer = room.ask(name, run)
+            if what == "give back":
+                room.record = given_back(room.record, POOL, run, answer.before)
+        elif what == "close":
+            room.close(run)
+        elif what in ("die", "live"):
+            room.dead = {run} if what == "die" else set()
+        else:
+            try:
+                room.end(name, what, run)
+            except GpuOpsError as refused:
+                assert refused.code == "rollout.held_by_another"
+                continue
+            if what != LEFT:
+                failed.discard(name)
+            failed.update([name] if what == FAILED else [])
+        assert {slot.host for slot in room.pool.slots.values() if slot.earlier_failure} == failed
 
 
 def _comes_to_its_end(cluster: Cluster) -> None:

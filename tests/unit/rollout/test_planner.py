@@ -78,7 +78,7 @@ def waits(decision: Decision) -> Dict[str, Any]:
 class TestPlaces:
     @pytest.mark.parametrize("more", [
         {"plan": "", "disruption": Disruption.none},
-        {"plan": "", "cordoned_by": "ada", "failed": "x"},
+        {"plan": "", "cordoned_by": "ada", "marks": ("kured",)},
         {"disruption": Disruption.none},
         {"disruption": Disruption.service_restart},
         {"disruption": Disruption.service_restart, "cordoned_by": "ada"},
@@ -98,6 +98,7 @@ class TestPlaces:
         ({"failed": "validation"}, "failed_before"),
         ({"failed": "validation", "disruption": Disruption.service_restart}, "failed_before"),
         ({"failed": "validation", "half_done": True}, "failed_before"),
+        ({"failed": "validation", "plan": "", "disruption": Disruption.none}, "failed_before"),
     ])
     def test_what_others_hold_and_what_has_failed_is_refused(self, more: Any, code: str) -> None:
         rollout = rollout_of([host("h1", **more), host("h2")])
@@ -172,12 +173,13 @@ class TestPlaces:
         policy = policy_of({"domain_limit": 1, "soak": "5m", "windows": [
             {"days": "second saturday", "start": "22:00", "duration": "4h", "zone": "UTC"}]})
         own = Refusal("driver.version_not_offered", "a", "b", "c")
-        rollout = rollout_of([host("h1", jobs=jobs(2), groups=("a",)), host("h2", marks=("kured",)),
+        rollout = rollout_of([host("h1", jobs=jobs(2), groups=("a",), seconds=660), host("h2", marks=("kured",)),
                               host("h3", plan=""), host("h4", refusal=own)], policy)
         told = json.loads(json.dumps(rollout.to_dict()))
         assert Rollout.from_dict(told) == rollout and set(told["refused"]) == {"h2", "h4"}
         assert told["units"] == [{"name": "host h1", "hosts": ["h1"], "place": "canary", "one_by_one": "",
-                                  "why": "canary of H100, ubuntu-24.04, containerd, driver 570.1 to 580.2"}]
+                                  "why": "canary of H100, ubuntu-24.04, containerd, driver 570.1 to 580.2",
+                                  "seconds": 660, "jobs": ["job-0", "job-1"]}]
         with pytest.raises(ValueError, match="schema"):
             Rollout.from_dict({**told, "schema": "gpuops.nvidia/plan/v3"})
 
@@ -228,6 +230,7 @@ class TestOrder:
     def test_a_job_on_several_hosts_is_one(self) -> None:
         fleet = [*hosts(4, clique="x", jobs=frozenset(["training"])), host("h5", jobs=jobs(2))]
         assert order(rollout_of(fleet)) == ["clique x", "host h5"]
+        assert [unit.jobs for unit in rollout_of(fleet).units] == [("training",), ("job-0", "job-1")]
         assert rollout_of(fleet).units[1].why == "2 jobs, failure domain unknown"
 
     def test_alike_hosts_are_shuffled_by_host_and_plan_and_not_by_run(self) -> None:
@@ -270,6 +273,10 @@ class TestOrder:
                  host("y2", jobs=jobs(9))]
         assert order(rollout_of(fleet, Policy(limit=Limit(9), canaries=NO_CANARY, unit_mode=ROLLING))) == [
             "host y1", "host x1", "host x2", "host y2"]
+
+    def test_a_unit_takes_as_long_as_its_slowest_host(self) -> None:
+        fleet = [host("h1", clique="x", seconds=60), host("h2", clique="x", seconds=90), host("h3", seconds=30)]
+        assert {unit.name: unit.seconds for unit in rollout_of(fleet).units} == {"clique x": 90, "host h3": 30}
 
     def test_a_new_node_says_so(self) -> None:
         assert rollout_of([host("h1", in_service=False, domain="r1")]).units[0].why == (
@@ -322,6 +329,45 @@ class TestNow:
         rollout = rollout_of([host("h1", ready=False), host("h2")], Policy(limit=Limit(1), canaries=NO_CANARY))
         assert starting(decide(rollout, present(not_ready={"h1"}))) == ["host h1"]
 
+    @pytest.mark.parametrize("seen, cause", [
+        ({"failed": {"h1": "x"}}, "person"),
+        ({"failed_before": {"h1": "x"}}, "person"),
+        ({"cordoned": {"h1": "ada"}}, "person"),
+        ({"cordoned": {"h1": "ada"}, "not_ready": {"h1"}}, "person"),
+        ({"unreachable": {"h1"}}, "person"),
+        ({"half_done": {"h1"}, "unreachable": {"h1"}}, "person"),
+        ({"half_done": {"h1"}}, "slots"),
+        ({"not_ready": {"h1"}}, "slots"),
+        ({"unhealthy": {"h1": "x"}, "done": {"h1"}}, "slots"),
+        ({"in_progress": {"h1"}}, "slots"),
+        ({"in_progress": {"h1"}, "cordoned": {"h1": "ada"}}, "slots"),
+    ])
+    def test_it_is_told_whether_a_person_has_to_free_the_places(self, seen: Any, cause: str) -> None:
+        rollout = rollout_of([host("h1", plan=""), host("h2"), host("h3")],
+                             Policy(limit=Limit(1), canaries=NO_CANARY, max_failures=1))
+        (waiting,) = decide(rollout, present(**seen), ["host h3"]).waiting
+        assert waiting.cause.value == cause
+        assert waiting.why.endswith("; a person has to see to h1") == (cause == "person")
+        assert waiting.lasts == (cause == "slots" and "in_progress" not in seen)
+
+    def test_where_other_places_are_left_it_is_waited_for_those(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(2), canaries=NO_CANARY, max_failures=1))
+        (waiting,) = decide(rollout, present(failed={"h1": "x"}, in_progress={"h2"})).waiting
+        assert waiting.cause is Cause.slots and not waiting.lasts
+
+    def test_a_failure_domain_has_places_of_its_own_that_a_person_frees(self) -> None:
+        rollout = rollout_of([host("h1", domain="a"), host("h2", domain="a"), host("h3", domain="b", jobs=jobs(1))],
+                             Policy(limit=Limit(2), domain_limit=Limit(1), canaries=NO_CANARY))
+        decision = decide(rollout, present(cordoned={"h1": "ada"}, in_progress={"h3"}))
+        assert waits(decision)["host h2"] == ("person", (
+            "needs 1, and failure domain a has 0 of 1 free; out of service: h1; a person has to see to h1"))
+
+    def test_a_unit_above_a_limit_that_was_lowered_since_is_a_persons(self) -> None:
+        rollout = rollout_of(hosts(3, clique="x"), Policy(limit=Limit(3), canaries=NO_CANARY))
+        lowered = renewed(rollout, dict(rollout.hosts), Policy(limit=Limit(2)), (None, None))
+        assert waits(decide(lowered, present())) == {"clique x": (
+            "person", "needs 3, and in all there are 2 of 2 free; it is larger than that limit")}
+
     def test_half_done_hosts_above_a_lowered_limit_end_one_after_another(self) -> None:
         rollout = rollout_of(hosts(3, half_done=True), Policy(limit=Limit(1)))
         assert len(starting(decide(rollout, present(half_done={"h1", "h2", "h3"})))) == 1
@@ -347,7 +393,8 @@ class TestNow:
         decision = decide(rollout, present(in_progress={"h9"}))
         assert starting(decision) == [] and waits(decision)["host h8"][0] == "turn"
         # What it waits for does not become free by itself
-        assert starting(decide(rollout, present(failed={"h9": "x"}))) == ["host h8"]
+        lasting = decide(rollout, present(failed={"h9": "x"}))
+        assert starting(lasting) == ["host h8"] and lasting.waiting[0].cause is Cause.person
 
     def test_a_clique_of_a_full_domain_keeps_that_domain_alone(self) -> None:
         fleet = [host("h1", clique="x", domain="a"), host("h2", clique="x", domain="a"),
@@ -379,6 +426,7 @@ class TestNow:
         soaks = decide(rollout, present(done={name}, soaking={name: LATER}))
         assert starting(soaks) == [] and soaks.waiting[0].why == (
             "waits for the canary host %s, which is changed, and watched until Wed 2026-07-01 12:07 UTC" % name)
+        assert {each.until for each in soaks.waiting} == {LATER}
         assert len(starting(decide(rollout, present(done={name})))) == 2
 
     def test_of_one_kind_there_is_one_canary_whoever_has_it(self) -> None:
@@ -386,6 +434,9 @@ class TestNow:
         decision = decide(rollout, present(proving={host("h1").proof: "node n7, which is in progress"}))
         assert starting(decision) == [] and decision.waiting[0].why == (
             "waits for another canary of its kind, node n7, which is in progress")
+        assert decision.waiting[0].until is None
+        soaks = decide(rollout, present(proving={host("h1").proof: "x"}, watched={host("h1").proof: LATER}))
+        assert soaks.waiting[0].until == LATER
         assert len(starting(decide(rollout, present(passed={host("h1").proof})))) == 2
 
     def test_who_has_waited_long_goes_in_the_place_of_a_canary_that_does_not_begin(self) -> None:
@@ -399,6 +450,23 @@ class TestNow:
         assert starting(decide(rollout, present(patience_is_over=True, in_progress={canary}), [other])) == []
         assert len(starting(decide(rollout, present(patience_is_over=True), [
             unit.name for unit in rollout.units if unit.place is Place.in_order]))) == 1
+
+    def test_of_several_canaries_that_are_watched_the_last_one_counts(self) -> None:
+        rollout = rollout_of([*hosts(2), *(host("a%d" % each, kind=A100) for each in range(2))], Policy(limit=Limit(9)))
+        canaries = [unit.hosts[0] for unit in rollout.units[:2]]
+        decision = decide(rollout, present(done=set(canaries), soaking={canaries[0]: NOW + timedelta(minutes=1),
+                                                                        canaries[1]: LATER}))
+        assert {each.until for each in decision.waiting} == {LATER}
+
+    def test_a_canary_that_asks_is_waited_for_however_long(self) -> None:
+        rollout = rollout_of([*hosts(3), host("a1", kind=A100, jobs=jobs(1)), host("a2", kind=A100, jobs=jobs(2))],
+                             Policy(limit=Limit(9)))
+        first, second = [unit for unit in rollout.units if unit.place is Place.canary]
+        others = [unit.name for unit in rollout.units if unit.place is Place.in_order]
+        decision = decide(rollout, present(patience_is_over=True, done=set(first.hosts), canaries={second.name}),
+                          others)
+        assert starting(decision) == [] and decision.waiting[0].why == (
+            "waits for the canary %s, which is not changed yet" % second.name)
 
     def test_a_canary_that_was_left_as_it_is_keeps_nobody_waiting(self) -> None:
         rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
@@ -433,14 +501,14 @@ class TestNow:
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
         first, second, third = [unit.hosts[0] for unit in rollout.units[:3]]
         assert starting(decide(rollout, present())) == ["host " + first, "host y"]
-        for seen, told in [
-            ({"in_progress": {first}}, "%s is in progress" % first),
-            ({"done": {first}, "unhealthy": {first: "Xid"}}, "%s is changed and not healthy: Xid" % first),
-            ({"failed": {first: "Xid"}}, "%s failed: Xid" % first),
+        for seen, cause, told in [
+            ({"in_progress": {first}}, "group", "%s is in progress" % first),
+            ({"done": {first}, "unhealthy": {first: "Xid"}}, "group", "%s is changed and not healthy: Xid" % first),
+            ({"failed": {first: "Xid"}}, "person", "%s failed: Xid" % first),
         ]:
             decision = decide(rollout, present(**seen))
             assert starting(decision) == ["host y"]
-            assert waits(decision)["host " + second] == ("group", "clique x is changed host by host, and " + told)
+            assert waits(decision)["host " + second] == (cause, "clique x is changed host by host, and " + told)
         assert starting(decide(rollout, present(done={first}))) == ["host " + second, "host y"]
         assert third in {unit.hosts[0] for unit in rollout.units}
 
@@ -497,7 +565,7 @@ class TestNow:
         first, second = (unit.hosts[0] for unit in rollout.units)
         before = decide(rollout, present(in_progress={first}))
         assert before.since == {"host " + second: ("slots", NOW)}
-        after = decide(rollout, present(LATER, failed={first: "x"}, since=before.since))
+        after = decide(rollout, present(LATER, not_ready={first}, since=before.since))
         assert after.waiting[0].since == NOW
         other = decide(rollout, present(
             LATER, in_progress={first}, unreachable={second}, since=before.since))
@@ -541,6 +609,11 @@ class TestStop:
         decision = decide(rollout, present(unreachable={"h%d" % each for each in range(1, unreachable + 1)}))
         assert [each.code for each in decision.stopped] == ["rollout.too_many_unreachable"] * stops
         assert bool(decision.may_start) != stops
+
+    def test_where_none_may_be_out_of_reach_the_first_one_stops_it(self) -> None:
+        rollout = rollout_of(hosts(14), Policy(limit=Limit(9), canaries=NO_CANARY, max_unreachable=Limit(0)))
+        assert decide(rollout, present(unreachable={"h1"})).stopped[0].wanted.startswith("not more than 0")
+        assert decide(rollout, present()).stopped == ()
 
     def test_what_is_in_progress_goes_on(self) -> None:
         rollout = rollout_of(hosts(3), Policy(limit=Limit(9), canaries=NO_CANARY))

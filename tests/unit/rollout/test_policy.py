@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import (
     NO_CANARY,
+    OPTIONS,
     PARALLEL,
     ROLLING,
     Limit,
@@ -49,9 +50,9 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
 
 @pytest.mark.parametrize("option, value, code", [
     ("speed", 1, "option_unknown"),
-    *[("limit", value, "limit_malformed") for value in (0, -1, "0", "0%", "101%", "10.5%", "ten", "", True, 1.5, [1])],
+    *[("limit", value, "limit_malformed") for value in (0, -1, "0", "0%", "101%", "10.5%", "ten", True, 1.5, [1])],
     ("domain_limit", "0%", "limit_malformed"),
-    ("max_unreachable", 0, "limit_malformed"),
+    *[("max_unreachable", value, "limit_malformed") for value in (-1, False, "101%")],
     ("canaries", "all", "canaries_unknown"),
     ("canaries", ["every_kind"], "canaries_unknown"),
     ("unit_mode", "serial", "unit_mode_unknown"),
@@ -59,7 +60,9 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     ("unit_modes", ["c.1"], "unit_mode_unknown"),
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
     *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
-      for value in (5, "5", "soon", "", False, "8d", ["5m"])],
+      for value in (5, "5", "soon", False, "8d", ["5m"])],
+    *[(option, "", code) for option, code in (
+        ("unit_modes", "unit_mode_unknown"), ("windows", "entries_no_list"), ("freezes", "entries_no_list"))],
 ])
 def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
@@ -69,9 +72,32 @@ def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
     assert refused.value.refusals[0].option == ("" if code == "option_unknown" else option)
 
 
-def test_a_soak_is_a_duration_and_may_be_none() -> None:
-    policy = policy_of({"soak": 0, "expected_duration": "1h 30m"})
+@pytest.mark.parametrize("none", [0, "0", " 0 ", "0m"])
+def test_a_soak_is_a_duration_and_may_be_none(none: Any) -> None:
+    policy = policy_of({"soak": none, "expected_duration": "1h 30m"})
     assert (policy.soak, policy.expected_duration) == (timedelta(), timedelta(minutes=90))
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option not in ("unit_modes", "windows", "freezes")])
+def test_an_answer_that_is_empty_is_none(option: str) -> None:
+    assert policy_of({option: ""}) == policy_of({option: "  "}) == policy_of({}) == Policy()
+    assert policy_of({option: ""}).given == {}
+
+
+@pytest.mark.parametrize("none", [0, "0", "0%"])
+def test_no_host_at_all_may_be_out_of_reach(none: Any) -> None:
+    assert [policy_of({"max_unreachable": none}).max_unreachable.of(hosts) for hosts in (1, 500)] == [0, 0]
+
+
+@pytest.mark.parametrize("groups", [["all"], ["inference", "all"]])
+def test_a_time_for_the_group_of_all_holds_for_every_host(groups: Any) -> None:
+    """Ansible does not name it among the groups of a host."""
+    windows = policy_of({
+        "windows": [{"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC", "groups": groups}],
+        "freezes": [{"from": "2026-12-20", "to": "2027-01-06", "reason": "year's end", "groups": groups}]}).windows
+    for groups_of_host in ((), ("training",), ("inference",)):
+        calendar = windows.calendar(groups_of_host)
+        assert (len(calendar.windows), len(calendar.freezes)) == (1, 1)
 
 
 def test_all_slips_are_told_at_once() -> None:

@@ -9,6 +9,8 @@ from typing import Any, List
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import fleet_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.text import text as of_fleet
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host, Kind, Present
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import policy_of
@@ -43,6 +45,19 @@ def test_it_is_told_in_its_order() -> None:
   refused: h5: node h5 was taken out of service by somebody else; do: uncordon it when its cause is gone, and run \
 again [rollout.cordoned_by_others]"""
     assert text(fleet, limit=2, domain_limit=2) == told
+
+
+def test_the_plan_of_the_fleet_tells_how_long_each_takes_and_how_many_jobs_end() -> None:
+    """It has the units as data."""
+    fleet = [host("h1", seconds=600), *(host("h%d" % each, jobs=frozenset(["ns/job-%d" % each])) for each in (2, 3))]
+    units = plan(fleet, policy_of({}), NOW).to_dict()["units"]
+    told = of_fleet(fleet_of([each.name for each in fleet], [], {}, turns=units))
+    assert told.splitlines()[-3:] == [
+        "In this order:",
+        "  1. h1: canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; expected to take 10 min "
+        "0 s",
+        "  2. 2 hosts: 1 job, failure domain r1; 2 turns; expected to take 25 min 0 s each; 2 jobs hit: ns/job-2, "
+        "ns/job-3: h[2-3]"]
 
 
 def test_five_hundred_hosts_are_a_page() -> None:
