@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
 
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
-from ..module_utils.cluster.custody.custody import Custody, Proof, Returning, Taking
+from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
 from ..module_utils.cluster.custody.holding import Holding
 from ..module_utils.cluster.custody.leases import name_of
 from ..module_utils.cluster.drain import policy as drains
@@ -115,10 +116,7 @@ class ActionModule(ClusterAction):
         if options["state"] == TAKEN:
             drain = None
             if options["drain"]:
-                policy = drains.policy_of(options)
-
-                def drain(dry: bool, proof: Proof) -> Dict[str, Any]:
-                    return drain_node(cluster, name, policy, dry, on_screen, proof)
+                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
             return custody.take(name, Taking(options["reason"], without, drain, options["timeout"], options["uid"]),
                                 check_mode)
         back = NodePolicy(

@@ -305,8 +305,8 @@ def _path(pod: Pod) -> str:
 
 
 def drain_node(
-    cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, tell: Callable[[str], None] = quiet,
-    proof: Callable[[], None] = for_anybody,
+    cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, proof: Callable[[], None] = for_anybody,
+    tell: Callable[[str], None] = quiet,
 ) -> Dict[str, Any]:
     """The drain of one node as a module's result. dry_run: whether it is only told what would be done."""
     policies = {node: policy}
