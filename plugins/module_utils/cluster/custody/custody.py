@@ -42,12 +42,14 @@ from ..observation import wait_for_components_gone
 from . import claims as says
 from . import surroundings
 from .claims import Apply, Claim
-from .holding import CONFLICT, LOST, PAUSE_SECONDS, Holding, Tell, Waiting
+from .holding import CONFLICT, PAUSE_SECONDS, Holding, Tell, Waiting
 from .leases import name_of
 from .run import Run
 
 # Requests to bring a Node to what a run says of it; each is refused where another writer came first
 MOST_APPLIES = 30
+# Of a run whose node another one has, or may have
+LOST = "cluster.custody_lost"
 # Beyond what the drain and the components may take
 MARGIN_SECONDS = 60
 
@@ -299,7 +301,7 @@ class Custody:
                     act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
                 remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it is "
-                "to offer less from now on: kubectl annotate node %s %s-" % (name, says.OFFERS),
+                "to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
     def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:

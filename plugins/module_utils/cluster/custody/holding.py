@@ -18,8 +18,6 @@ from .run import Run
 
 CONFLICT = 409
 NOT_FOUND = 404
-# Of a run whose node another one has, or may have
-LOST = "cluster.custody_lost"
 # Of requests that meet other writers
 ATTEMPTS = 5
 PAUSE_SECONDS = 5.0
@@ -115,7 +113,7 @@ class Holding:
             if self._patched(name, leases.renewed(record, seconds, self._now())):
                 return
         raise GpuOpsError(
-            LOST,
+            "cluster.custody_lost",
             found="run %s no longer has node %s: Lease %s/%s %s" % (
                 self._run.identity, name, self._namespace, leases.name_of(name),
                 "is held by %s" % record.holder if record is not None and record.holder else "is not there"),
