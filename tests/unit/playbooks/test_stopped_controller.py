@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A controller that stands still in the midst of a host's change, for longer than its Lease counts, and then goes on."""
+"""A controller that stands still in the midst of a host's change for longer than its Lease counts, and goes on."""
 from __future__ import annotations
 
 from typing import Any, Dict
@@ -37,7 +37,8 @@ class ActionModule(ActionBase):
         def sleep(seconds):
             now[0] += 100 * seconds
 
-        cluster, name = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"])), task_vars["inventory_hostname"]
+        cluster = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
+        name = task_vars["inventory_hostname"]
         if %(uncordons)r:
             cluster.patch("/api/v1/nodes/" + name, {"spec": {"unschedulable": None}})
         else:

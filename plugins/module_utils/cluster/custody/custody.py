@@ -300,8 +300,8 @@ class Custody:
                     "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
                     act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
-                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it is "
-                "to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
+                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
+                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
     def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:

@@ -167,7 +167,8 @@ class Holding:
             mine = record.holder == self._run.identity
             return self._patched(name, leases.renewed(record, seconds, self._now()) if mine else
                                  leases.taken_over(record, node, self._run, seconds, self._now()))
-        body, clock, now = leases.new(node, self._namespace, self._run, seconds, self._now()), self._clock(), self._now()
+        clock, now = self._clock(), self._now()
+        body = leases.new(node, self._namespace, self._run, seconds, now)
         try:
             made = self._cluster.create(leases.path_of(self._namespace), body, repetition=ALWAYS)
         except ApiError as error:

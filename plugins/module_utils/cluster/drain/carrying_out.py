@@ -139,7 +139,7 @@ class Drain:
         return ""
 
     def evict(self, pod: Pod, dry_run: bool = False) -> None:
-        """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError, and what the proof does."""
+        """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError, and as the proof does."""
         if not dry_run:
             self._proof()
         if self.policy.disable_eviction:
