@@ -521,6 +521,11 @@ class Host:
         """The id of this boot of the machine (proc(5), random/boot_id)."""
         return (Host().read("/proc/sys/kernel/random/boot_id") or "").strip()
 
+    def booted(self) -> float:
+        """When that was (seconds since 1970, by the clock as it is set now), 0 where it cannot be told (proc(5))."""
+        told = re.search(r"(?m)^btime (\d+)$", Host().read("/proc/stat") or "")
+        return float(told.group(1)) if told else 0
+
     # commands
 
     @contextlib.contextmanager

@@ -31,7 +31,7 @@ from ..core.journal import PackageChange
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
-from .model import Credentials, Package, Repository, Simulation
+from .model import Credentials, Marks, Package, Repository, Simulation
 
 
 class Index(Protocol):
@@ -97,7 +97,20 @@ class PackageManager(Protocol):
         """Packages that nobody has chosen by hand: they came because others needed them."""
 
     def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
-        """Let these count as such. What cannot be marked now is marked with the next transaction."""
+        """Let these count as such, and what counted so stay so, written anew where the manager cannot read it. What
+        cannot be marked now is marked with the next transaction."""
+
+    def marks(self, host: Host) -> Marks:
+        """How what automatic() reads stands."""
+
+    def came_since(self, host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
+        """Those of these packages whose files were unpacked since (seconds since 1970), whoever asked for it."""
+
+    def has_marked(self, host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+        """Whether the step's transaction has come so far that the manager has marked what came by it.
+
+        opened: what was noted when the step was opened.
+        """
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         """Those of our packages that can go without taking a package with them that is not ours."""

@@ -27,10 +27,30 @@ from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
 NOT_THERE = ("not-installed", "config-files")
-# What waits for a trigger is configured (deb-triggers(5))
 # In the place of an id where a transaction leaves all repositories of the host out
 EVERY = "*"
+# What waits for a trigger is configured (deb-triggers(5))
 IN_ORDER = ("installed", "triggers-awaited", "triggers-pending")
+
+
+WHOLE = "whole"
+EMPTY = "empty"
+MISSING = "missing"
+TORN = "torn"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a manager has written of packages that nobody has chosen by hand.
+
+    state:   WHOLE; EMPTY: it names none, which a power cut leaves, or somebody who has chosen all by hand; MISSING:
+             nobody but a power cut, or a host that never had any, leaves it so; TORN: a power cut has left a part of
+             it, and the manager may not be able to read that.
+    written: when (seconds since 1970), 0 where that is not known.
+    """
+
+    state: str
+    written: float = 0
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,24 @@ and so is one that stayed when all that is ours was to go, because a package of 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
+from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_REMOVE, Executor
 from .manager import PackageManager
 from .managers import APT, manager_of_step
-from .model import Package
+from .model import EMPTY, MISSING, TORN, Marks, Package
 
 # What our requests have chosen by hand, {capability: names}
 MEMORY = "packages"
 # What came by us as a dependency and counts as chosen by hand, since the manager could not mark it yet,
 # {capability: names}
 UNMARKED = "packages_unmarked"
-# What was automatic when a transaction of ours was opened, until it is settled, {capability: names}; kept where the
-# manager does not bring that to the disk
+# What was automatic when a transaction of ours was last opened, until it is settled, {capability: names}; kept where
+# the manager does not bring that to the disk. The names are the same of each: who has chosen since is heard
 MARKED = "packages_marked"
 
 
@@ -48,9 +49,11 @@ class Provenance:
         manager = manager_of_step(step)
         journal = Journal(host)
         account = journal.packages(step.capability)
-        _mark_lost(host, journal, manager)
+        _mend_marks(host, journal, manager)
+        _refuse_what_others_need(host, manager, step)
         if not manager.syncs_automatic:
-            _remember(journal, MARKED, step.capability, manager.automatic(host))
+            names = sorted(manager.automatic(host))
+            journal.remember(MARKED, dict.fromkeys([*journal.recall(MARKED), step.capability], names))
         noted = manager.prepare(host, step, account, _fetched(step, done))
         packages = manager.installed(host)
         return {"known": manager.known(host, step),
@@ -74,8 +77,9 @@ class Provenance:
             return
         manager = manager_of_step(step)
         packages = manager.installed(host)
-        _mark_lost(host, journal, manager)
         came = manager.evidence(host, step, opened, packages)
+        followed = _unmarked(host, manager, step, opened, came)
+        _mend_marks(host, journal, manager)
         account = {
             name: change for name, change in merged(_account(opened), came).items()
             if change.after is None or (name in packages and packages[name].there)}
@@ -84,16 +88,15 @@ class Provenance:
             go = manager.removable(host, packages, came_by_us)
             account = {name: change for name, change in account.items() if name not in came_by_us or name in go}
         journal.set_packages(step.capability, account)
-        left = {name for name in journal.recall(UNMARKED).get(step.capability, ()) if name in account}
-        _keep_automatic(manager, host, step, opened, came, left)
+        unmarked = {name for name in journal.recall(UNMARKED).get(step.capability, ()) if name in account}
+        unmarked = (unmarked | followed).difference(_chosen(step))
+        _keep_automatic(manager, host, step, opened, unmarked)
         # Nothing is marked while a manager is interrupted: what it could not mark says nothing of who chose it
-        left = {*left, *came}.intersection(account).difference(_chosen(step), manager.automatic(host))
-        _remember(journal, UNMARKED, step.capability, left)
+        unmarked = unmarked.intersection(account).difference(manager.automatic(host))
+        _remember(journal, UNMARKED, step.capability, unmarked)
         chosen = set(journal.recall(MEMORY).get(step.capability, _account(opened))).intersection(_account(opened))
-        if step.action != PACKAGES_REMOVE:
-            chosen |= _chosen(step)
-        # A removal names dependencies too, and what has gone may come again as one
-        _remember(journal, MEMORY, step.capability, chosen.intersection(account))
+        # What has gone may come again as a dependency
+        _remember(journal, MEMORY, step.capability, (chosen | _chosen(step)).intersection(account))
         journal.remember(MARKED, {capability: names for capability, names in journal.recall(MARKED).items()
                                   if capability != step.capability})
         if opened["boot"] != host.boot():
@@ -122,12 +125,11 @@ def installed_by_us(
     """{package: version there now} of what is ours, transactions that nobody has accounted for yet included."""
     account = journal.packages(capability)
     chosen = {*journal.recall(MEMORY).get(capability, account), *journal.recall(UNMARKED).get(capability, ())}
-    for event in journal.unfinished(capability):
-        step = Step.from_dict(event["step"])
-        if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
-            account = merged(_account(event["transaction"]),
-                             manager_of_step(step).evidence(host, step, event["transaction"], packages))
-            chosen.update(step.change["after"])
+    for step, opened in _opened(journal, [capability]):
+        if "known" in opened:
+            came = manager.evidence(host, step, opened, packages)
+            account = merged(_account(opened), came)
+            chosen |= _chosen(step) | _unmarked(host, manager, step, opened, came)
     here = [name for name, change in sorted(account.items())
             if change.before is None and name in packages and packages[name].there]
     follow = automatic(host, journal, manager) if here else frozenset()
@@ -140,49 +142,104 @@ def _fetched(step: Step, done: Iterable[str]) -> bool:
 
 def automatic(host: Host, journal: Journal, manager: PackageManager = APT) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, also where a power cut has taken what the manager knew of that."""
-    return manager.automatic(host) or _lost(host, journal, manager)
+    return manager.automatic(host) | _lost(host, journal, manager)
 
 
 def _lost(host: Host, journal: Journal, manager: PackageManager) -> FrozenSet[str]:
-    """What was automatic before a transaction of ours in which the power was cut, where nothing is any more."""
-    kept = {capability: names for capability, names in journal.recall(MARKED).items() if names}
-    if not kept or manager.automatic(host):
+    """What was automatic before a transaction of ours in which the power was cut, and is not any more by that.
+
+    Whose files have come since the boot may have been asked for by somebody since, and is left to whoever did.
+    """
+    kept = {name for names in journal.recall(MARKED).values() for name in names}
+    cut = [(step, opened) for step, opened in _opened(journal) if opened.get("boot") != host.boot()]
+    if not kept or not cut or not _are_lost(host, manager, manager.marks(host), cut):
         return frozenset()
-    names: Set[str] = set()
-    for capability, marked in kept.items():
+    kept = kept.difference(manager.automatic(host), *(_chosen(step) for step, _opened in cut))
+    return frozenset(kept - manager.came_since(host, kept, host.booted()))
+
+
+def _are_lost(
+    host: Host, manager: PackageManager, marks: Marks, cut: Iterable[Tuple[Step, Mapping[str, Any]]]
+) -> bool:
+    """Whether a power cut has taken of the marks. Of those that are empty it has where nobody has written them since
+    and a transaction of ours had come so far that they were written: they may be somebody's choice otherwise."""
+    if marks.state != EMPTY:
+        return marks.state in (MISSING, TORN)
+    packages = manager.installed(host) if marks.written < host.booted() else {}
+    return any(manager.evidence(host, step, opened, packages) for step, opened in cut if packages and "known" in opened)
+
+
+def _opened(journal: Journal, capabilities: Optional[Iterable[str]] = None) -> Iterator[Tuple[Step, Mapping[str, Any]]]:
+    """(step, what was noted when it was opened) of the transactions that nobody has settled, None: of those whose marks
+    are kept."""
+    for capability in journal.recall(MARKED) if capabilities is None else capabilities:
         for event in journal.unfinished(capability):
             step = Step.from_dict(event["step"])
-            if step.action in CONTROLLER_ACTIONS and event.get("transaction", {}).get("boot") != host.boot():
-                names.update(set(marked).difference(_chosen(step)))
-    return frozenset(names)
+            if step.action in CONTROLLER_ACTIONS:
+                yield step, event.get("transaction", {})
 
 
-def _mark_lost(host: Host, journal: Journal, manager: PackageManager) -> None:
-    """Before the manager marks anything else: it is not told any more then that they were lost."""
+def _mend_marks(host: Host, journal: Journal, manager: PackageManager) -> None:
+    """Before the manager marks anything else: it is not told any more then that they were lost. What it cannot read is
+    written anew, whoever's it was: it would do nothing at all."""
     lost = _lost(host, journal, manager)
     there = lost.intersection(manager.installed(host)) if lost else lost
-    if there:
+    if there or manager.marks(host).state == TORN:
         manager.mark_automatic(host, sorted(there))
+
+
+def _unmarked(
+    host: Host, manager: PackageManager, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]
+) -> FrozenSet[str]:
+    """Of what came by a transaction and only followed, what the manager may not have marked.
+
+    One that was killed marks nothing, a power cut may have taken it, and what it is asked for it takes for chosen by
+    hand. What it has marked and is not marked any more is somebody's choice, and what has come anew since the power
+    cut may be.
+    """
+    names = frozenset(name for name, change in came.items()
+                      if change.before is None and change.after is not None and name not in _chosen(step))
+    if not names:
+        return names
+    if opened["boot"] != host.boot():
+        return names - manager.came_since(host, names, host.booted())
+    is_marked = manager.marks(host).state not in (MISSING, TORN) and manager.has_marked(host, step, opened)
+    return names.intersection(step.parameters.get("automatic", ())) if is_marked else names
+
+
+def _refuse_what_others_need(host: Host, manager: PackageManager, step: Step) -> None:
+    """Raises GpuOpsError where something would go that a removal does not name."""
+    if step.action != PACKAGES_REMOVE:
+        return
+    packages = manager.installed(host)
+    goes = {name for name in step.change["after"] if name in packages and packages[name].there}
+    needed = sorted(goes.difference(manager.removable(host, packages, goes)))
+    if needed:
+        raise GpuOpsError(
+            "packages.needed_by_others",
+            found="packages that the plan removes and that others need by now: %s" % ", ".join(needed),
+            wanted="a removal that takes along nothing that it does not name",
+            remedy="run again: the plan that is made then leaves them")
 
 
 def followers(host: Host, journal: Journal, capability: str, manager: PackageManager = APT) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, as they are marked once the transactions of a capability that are open
     still are settled: a plan that is made before that is the plan of the run that does it."""
     names = set(automatic(host, journal, manager))
-    for event in journal.unfinished(capability):
-        step = Step.from_dict(event["step"])
-        if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
-            came = {name for name, version in step.change["after"].items()
-                    if version is not None and name not in event["transaction"]["there"]}
+    for step, opened in _opened(journal, [capability]):
+        if "known" in opened:
             # What could not be marked when an earlier one was settled is marked with this one
-            came.update(journal.recall(UNMARKED).get(capability, ()))
-            names.update(step.parameters.get("automatic", ()), came.difference(_chosen(step)))
+            unmarked = _unmarked(host, manager, step, opened, {
+                name: PackageChange(opened["there"].get(name), version)
+                for name, version in step.change["after"].items()}).union(journal.recall(UNMARKED).get(capability, ()))
+            names.update(step.parameters.get("automatic", ()), unmarked.difference(_chosen(step)))
     return frozenset(names)
 
 
 def _chosen(step: Step) -> FrozenSet[str]:
-    """What a step asks for, and not only as a dependency in one version."""
-    return frozenset(step.parameters["request"]).difference(step.parameters.get("automatic", ()))
+    """What a step asks for, and not only as a dependency in one version; a removal chooses nothing."""
+    asked = step.parameters["request"] if step.action != PACKAGES_REMOVE else ()
+    return frozenset(asked).difference(step.parameters.get("automatic", ()))
 
 
 def _account(opened: Mapping[str, Any]) -> Dict[str, PackageChange]:
@@ -204,17 +261,12 @@ def merged(
 
 
 def _keep_automatic(
-    manager: PackageManager, host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange],
-    unmarked: Iterable[str]
+    manager: PackageManager, host: Host, step: Step, opened: Mapping[str, Any], unmarked: Iterable[str]
 ) -> None:
     """ansible.builtin marks what it is asked for as chosen by hand; what only follows stays automatic.
 
-    A manager that was killed has marked nothing, and what it left would count as chosen by hand. unmarked: what could
-    not be marked before.
+    unmarked: what the manager could not mark, and what would count as chosen by hand so.
     """
-    names = set(unmarked).difference(_chosen(step))
-    names |= {name for name in step.parameters.get("automatic", ()) if name in opened["there"]}
-    names.update(name for name, change in came.items()
-                 if change.before is None and change.after is not None and name not in _chosen(step))
+    names = {*unmarked, *(name for name in step.parameters.get("automatic", ()) if name in opened["there"])}
     if names:
         manager.mark_automatic(host, sorted(names))

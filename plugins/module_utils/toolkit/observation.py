@@ -12,7 +12,7 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
 from ..packages import provenance, space, torn
-from ..packages.apt import credentials, database, running
+from ..packages.apt import credentials, database, removal, running
 from ..packages.apt import sources as apt_sources
 from ..packages.apt.credentials import AuthFile
 from ..packages.apt.index import index, read_key
@@ -145,7 +145,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     restore: Tuple[Step, ...] = ()
     if not policy.present:
         ours = provenance.installed_by_us(host, journal, "toolkit", database_now)
-        removable = {name: ours[name] for name in database.removable(host, database_now, ours)}
+        removable = {name: ours[name] for name in removal.removable(host, database_now, ours)}
         restore = tuple(step for step in restore_steps("toolkit", host, journal) if step.subject != catalogue.AUTH)
     return Observation(
         apt=has_apt,

@@ -3,6 +3,7 @@
 """A driver of which a stopped transaction, or an older policy, has brought a part: the rest is added in its version."""
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 
@@ -18,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planne
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 
@@ -210,3 +212,47 @@ def test_the_other_kernel_module_of_the_version_takes_the_place_of_the_first(
     installed_by_us(root, driver, packages_of(planned(root, driver, ampere, kernel_module=first)))
     assert packages_of(planned(root, driver, ampere, kernel_module=second)) == {
         names[first]: None, names[second]: WANTED}
+
+
+@pytest.fixture
+def needed(root: Root, repository: Repository) -> Repository:
+    """A driver of ours with what it needs, of which a package of the administrator's needs something too."""
+    for name, version, depends in (
+        *(("nvidia-driver-cuda", version, "libcuda1 (= %s), dkms" % version) for version in (WANTED, NEWEST)),
+        ("libcuda1", WANTED, ""), ("libcuda1", NEWEST, ""), ("dkms", "3", ""), ("builder", "1", "dkms"),
+    ):
+        build(repository.directory, name, version, depends=depends)
+    repository.publish()
+    root.trust(repository)
+    root.apt("update")
+    root.install("nvidia-driver-cuda=%s" % WANTED, "libcuda1=%s" % WANTED)
+    root.install("builder")
+    journal = Journal(root.host)
+    journal.set_packages("driver", {"nvidia-driver-cuda": PackageChange(None, WANTED),
+                                    "libcuda1": PackageChange(None, WANTED), "dkms": PackageChange(None, "3")})
+    journal.remember(provenance.MEMORY, {"driver": ["nvidia-driver-cuda", "libcuda1"]})
+    return repository
+
+
+@pytest.mark.parametrize("left", ["marks of zeros", "unmet dependencies", "a torn package"])
+def test_what_a_package_of_others_needs_stays_whatever_state_a_stopped_transaction_has_left(
+    root: Root, needed: Repository, left: str
+) -> None:
+    """apt simulates no removal then, and would take the other package along once all is whole again."""
+    if left == "marks of zeros":
+        (root.path / "var/lib/apt/extended_states").write_bytes(b"\0" * 4096)
+        Journal(root.host).remember(provenance.UNMARKED, {"driver": ["dkms"]})
+    else:
+        subprocess.run(["dpkg", "--root=%s" % root.path, "--force-not-root", "--force-depends", "--unpack",
+                        str(needed.directory / ("nvidia-driver-cuda_%s_all.deb" % NEWEST))], check=True,
+                       capture_output=True)
+    if left == "a torn package":
+        status = root.path / "var/lib/dpkg/status"
+        stanzas = status.read_text().split("\n\n")
+        status.write_text("\n\n".join(
+            each.replace("install ok installed", "install reinstreq half-installed") if "Package: libcuda1" in each
+            else each for each in stanzas))
+    policy = policy_of({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
+    plan = planner.plan(observe(root.host, Journal(root.host), policy, FACTS), policy, FACTS)
+    goes = [sorted(step.change["after"]) for step in plan.steps if step.action == "packages.remove"]
+    assert goes == [["libcuda1", "nvidia-driver-cuda"]]

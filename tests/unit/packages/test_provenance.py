@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import threading
 import time
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import pa
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import index
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.removal import removable
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
@@ -84,6 +86,12 @@ def settled(root: Root, step: Step, opened: Mapping[str, Any], event: str = "don
     return journal.packages("driver")
 
 
+def killed(root: Root) -> None:
+    """The last apt did not live to see its end."""
+    history = root.path / "var/log/apt/history.log"
+    history.write_text(history.read_text().rpartition("End-Date:")[0])
+
+
 def ours(root: Root) -> Dict[str, str]:
     return provenance.installed_by_us(root.host, Journal(root.host), "driver", root.packages())
 
@@ -107,7 +115,7 @@ def test_the_week_of_an_administrator(root: Root, repository: Repository) -> Non
     assert settled(root, wednesday, opened) == {
         "dkms": PackageChange(None, "3"), "driver": PackageChange(None, "1.0"), "libdriver": PackageChange(None, "1.0")}
 
-    absent = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    absent = removal(root, *removable(root.host, root.packages(), ours(root)))
     opened = started(root, absent)
     assert transacted(root, absent) == 0
     assert settled(root, absent, opened) == {}
@@ -216,6 +224,7 @@ def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> Non
     step = planned(root, FIRST)
     opened = started(root, step)
     transacted(root, step)
+    killed(root)
     (root.path / "var/lib/apt/extended_states").unlink()
     assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "before anybody has settled it"
     settled(root, step, opened, "failed")
@@ -230,6 +239,7 @@ def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) ->
     step = planned(root, FIRST)
     opened = started(root, step)
     transacted(root, step)
+    killed(root)
     marks.write_text(before)
     journal = root.path / "var/lib/dpkg/updates/0001"
     journal.touch()
@@ -251,7 +261,7 @@ def test_a_dependency_that_has_gone_with_us_and_come_again_is_his_once_he_has_as
     opened = started(root, step)
     transacted(root, step)
     settled(root, step, opened)
-    away = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    away = removal(root, *removable(root.host, root.packages(), ours(root)))
     assert "dkms" in away.parameters["request"]
     opened = started(root, away)
     transacted(root, away)
@@ -270,7 +280,7 @@ def test_what_stays_for_a_package_of_his_when_all_of_ours_goes_is_his(root: Root
     transacted(root, step)
     settled(root, step, opened)
     root.install("builder")
-    away = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     assert sorted(away.change["after"]) == ["driver", "libdriver"]
     opened = started(root, away)
     transacted(root, away)
@@ -402,7 +412,7 @@ def test_a_dependency_stays_automatic_and_goes_only_when_nobody_needs_it(root: R
     settled(root, step, opened)
     assert root.automatic() == ["dkms", "libdriver"]
     root.install("builder")
-    assert database.removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
+    assert removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
 
 
 def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -> None:
@@ -429,14 +439,27 @@ LEFT_BY_A_CUT = {"nothing": None, "an empty file": b"", "a file of zeros": b"\0"
 
 def cut(root: Root, step: Step, content: Optional[bytes] = None) -> Mapping[str, Any]:
     """A transaction, and a power cut at its end that takes the marks; what was noted when it was opened."""
+    opened = opened_before(root, step)
+    transacted(root, step)
+    boot(root, content)
+    return opened
+
+
+def opened_before(root: Root, step: Step) -> Mapping[str, Any]:
+    """Another boot follows."""
     opened = dict(BOOKS.opened(root.host, step), boot="the boot before")
     Journal(root.host).note("started", step, "plan", policy="p", transaction=opened)
-    transacted(root, step)
+    return opened
+
+
+def boot(root: Root, content: Optional[bytes]) -> None:
+    """What the marks are then, None: they are not there; nothing was written since."""
     if content is None:
-        (root.path / MARKS).unlink()
+        (root.path / MARKS).unlink(missing_ok=True)
     else:
         (root.path / MARKS).write_bytes(content)
-    return opened
+    for path in (*(root.path / "var/lib/dpkg/info").glob("*.list"), *(root.path / "var/lib/apt").glob(MARKS[-15:])):
+        os.utime(path, (1, 1))
 
 
 @pytest.mark.parametrize("dpkg", ["whole", "interrupted"])
@@ -456,7 +479,7 @@ def test_a_power_cut_that_takes_the_marks_makes_nothing_chosen_by_hand(root: Roo
     assert root.apt("-s", "autoremove").stdout.count("Remv") == 0
     assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
     assert not Journal(root.host).recall(provenance.MARKED)
-    removed = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    removed = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     opened = started(root, removed)
     transacted(root, removed)
     assert settled(root, removed, opened) == {} and root.automatic() == ["containerd.io"]
@@ -484,6 +507,153 @@ def test_an_administrator_who_has_chosen_since_the_power_cut_is_heard(root: Root
     assert root.automatic() == ["containerd.io"]
     settled(root, step, opened)
     assert root.automatic() == ["containerd.io"]
+
+
+def manual(root: Root, *names: str) -> None:
+    """apt-mark, as an administrator calls it."""
+    root.host.run(["apt-mark", *database.own(root.host), "manual", *names])
+
+
+def brought(root: Root) -> None:
+    """The driver came by us."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+
+
+def test_what_he_installs_by_name_after_a_power_cut_is_his(root: Root, repository: Repository) -> None:
+    """Without marks apt takes the name for a choice already, and writes nothing of it."""
+    brought(root)
+    step = planned(root, SECOND)
+    opened = cut(root, step, b"")
+    repository.add("dkms", "4")
+    root.apt("update")
+    root.install("dkms=4")
+    assert "dkms" not in ours(root), "before anybody has settled it"
+    settled(root, step, opened)
+    assert root.automatic() == [] and "dkms" not in ours(root)
+
+
+def test_what_he_takes_away_and_installs_by_name_after_a_power_cut_is_his(root: Root) -> None:
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = cut(root, step)
+    root.apt("purge", "docker-ce", "containerd.io")
+    root.install("containerd.io")
+    settled(root, step, opened, "failed")
+    assert "containerd.io" not in root.automatic()
+
+
+def test_who_chooses_all_by_hand_before_a_boot_is_heard_where_no_transaction_was_at_work(root: Root) -> None:
+    """A controller died before apt began: apt's file is empty by his choice, and as a power cut leaves it."""
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = opened_before(root, step)
+    manual(root, "containerd.io")
+    boot(root, (root.path / MARKS).read_bytes())
+    settled(root, step, opened, "failed")
+    assert root.automatic() == []
+
+
+def test_who_chooses_all_by_hand_after_a_boot_is_heard(root: Root) -> None:
+    root.install("docker-ce")
+    step = planned(root, FIRST)
+    opened = opened_before(root, step)
+    transacted(root, step)
+    boot(root, (root.path / MARKS).read_bytes())
+    manual(root, "containerd.io", "dkms")
+    assert (root.path / MARKS).read_bytes() == b""
+    settled(root, step, opened, "failed")
+    assert "containerd.io" not in root.automatic()
+
+
+def test_who_asks_for_a_dependency_after_the_controller_has_died_is_heard(root: Root) -> None:
+    """apt has come to its end and has marked it: what is not marked any more, somebody has chosen."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    root.install("dkms")
+    foretold = ours(root), provenance.followers(root.host, Journal(root.host), "driver")
+    settled(root, step, opened, "failed")
+    assert root.automatic() == [] and sorted(ours(root)) == ["driver", "libdriver"]
+    assert foretold == (ours(root), provenance.followers(root.host, Journal(root.host), "driver"))
+
+
+def test_a_power_cut_in_a_removal_leaves_nothing_of_ours_for_good(root: Root) -> None:
+    """A removal names dependencies too, and does not choose them."""
+    brought(root)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    opened = opened_before(root, away)
+    root.apt("--purge", "remove", "driver", "libdriver")
+    boot(root, b"")
+    assert sorted(ours(root)) == ["dkms"], "before anybody has settled it"
+    settled(root, away, opened, "failed")
+    assert root.automatic() == ["dkms"] and sorted(ours(root)) == ["dkms"]
+    again = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    opened = started(root, again)
+    transacted(root, again)
+    assert settled(root, again, opened) == {} and "dkms" not in root.installed()
+
+
+def test_a_step_that_was_opened_long_ago_overrides_no_choice_made_since(root: Root) -> None:
+    """The driver's run died before apt began, and nobody has run it again; then comes a cut in the toolkit's."""
+    root.install("docker-ce")
+    opened_before(root, planned(root, FIRST))
+    manual(root, "containerd.io")
+    root.install("builder")
+    other = replace(planned(root, {"libdriver": "1.0"}), capability="toolkit")
+    opened = cut(root, other, b"")
+    BOOKS.settle(root.host, Journal(root.host), other, opened)
+    assert root.automatic() == ["dkms"]
+
+
+@pytest.mark.parametrize("capability", ["driver", "toolkit"])
+def test_zeros_that_a_power_cut_has_left_for_marks_stop_apt_no_more(root: Root, capability: str) -> None:
+    """Nothing was automatic, and whoever's step comes first mends it; what is planned before that is planned all the
+    same."""
+    step = planned(root, {"libdriver": "1.0"})
+    opened = cut(root, step, b"\0" * 4096)
+    assert root.apt("-s", "install", "builder", check=False).returncode == 100
+    with index(root.host, [], beside_system=True) as lists:
+        assert lists.simulate(FIRST).installs and not lists.simulate_removal(["libdriver"]).problem
+    if capability == "driver":
+        settled(root, step, opened)
+    else:
+        BOOKS.opened(root.host, replace(planned(root, {"builder": "1"}), capability=capability))
+    assert (root.path / MARKS).read_bytes() == b""
+    assert root.apt("-s", "install", "builder", check=False).returncode == 0
+
+
+@pytest.mark.parametrize("rest", ["cut short", "zeros"])
+def test_a_power_cut_that_takes_the_end_of_the_marks_takes_nothing(root: Root, rest: str) -> None:
+    root.install("docker-ce", "builder")
+    step = planned(root, {"libdriver": "1.0"})
+    whole = (root.path / MARKS).read_bytes()
+    kept = whole[:whole.rindex(b"Package") + 12]
+    opened = cut(root, step, kept if rest == "cut short" else kept.ljust(4096, b"\0"))
+    assert len(root.automatic()) == 1
+    foretold = provenance.automatic(root.host, Journal(root.host))
+    settled(root, step, opened)
+    assert root.automatic() == sorted(foretold) == ["containerd.io", "dkms"]
+    assert root.apt("-s", "install", "driver", check=False).returncode == 0
+
+
+def test_what_can_go_is_told_without_a_trace(root: Root) -> None:
+    brought(root)
+    before = root.tree()
+    assert removable(root.host, root.packages(), ours(root)) == ("dkms", "driver", "libdriver")
+    assert root.tree() == before
+
+
+def test_a_removal_of_what_somebody_needs_by_now_is_refused_before_anything_is_done(root: Root) -> None:
+    brought(root)
+    away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
+    root.install("builder")
+    before = root.tree()
+    with pytest.raises(GpuOpsError, match="others need by now: dkms") as refused:
+        BOOKS.opened(root.host, away)
+    assert refused.value.code == "packages.needed_by_others" and root.tree() == before
 
 
 def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:
@@ -607,6 +777,6 @@ def test_of_two_that_serve_somebodys_package_one_stays(root: Root, repository: R
     repository.publish()
     root.apt("update")
     root.install("first", "second", "third", "his", "more")
-    assert database.removable(root.host, root.packages(), ("first", "second", "third")) == ("first",)
+    assert removable(root.host, root.packages(), ("first", "second", "third")) == ("first",)
     root.apt("remove", "first")
     assert "his" in root.installed()

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from ...core.host import CommandFailed, Host
-from ..model import Package
+from ..model import EMPTY, MISSING, TORN, WHOLE, Marks, Package
 from ..space import ARCHIVES
 from . import sources
 
@@ -16,6 +16,8 @@ ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
+# The directory is nowhere (Debian Policy 9.2.3). Not /dev/null: apt would put a file in its place
+_NO_MARKS = "/nonexistent/extended_states"
 UPDATES = ADMIN + "/updates"
 _AR = b"!<arch>\n"
 _FORMAT = "${db:Status-Want}\t${db:Status-Eflag}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
@@ -111,9 +113,24 @@ def automatic(host: Host) -> FrozenSet[str]:
     return frozenset(names)
 
 
-def has_marks(host: Host) -> bool:
-    """Whether apt says of any package who chose it. A power cut within half a minute may leave the file empty."""
-    return bool((host.read_bytes(EXTENDED_STATES) or b"").strip(b"\0\n "))
+def marks(host: Host) -> Marks:
+    """How apt's file of that stands. A power cut within half a minute may leave it empty, with zeros or without its
+    end, and apt reads neither of the latter. apt ends each stanza with an empty line, and leaves the file empty where
+    somebody has chosen all by hand."""
+    data, found = host.read_bytes(EXTENDED_STATES), host.stat(EXTENDED_STATES)
+    if data is None or found is None:
+        return Marks(MISSING)
+    if b"\0" in data or (data.strip() and not data.endswith(b"\n\n")):
+        return Marks(TORN, found.st_mtime)
+    return Marks(WHOLE if data.strip() else EMPTY, found.st_mtime)
+
+
+def came_since(host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
+    """Those of these packages that dpkg has unpacked since (seconds since 1970)."""
+    lists = {name: [host.stat("%s/info/%s.list" % (ADMIN, each)) for each in (name, "%s:%s" % (name, native(host)))]
+             for name in names}
+    return frozenset(name for name, found in lists.items()
+                     if any(each is not None and each.st_mtime >= when for each in found))
 
 
 def write_marks(host: Host, names: Iterable[str]) -> None:
@@ -128,7 +145,13 @@ def write_marks(host: Host, names: Iterable[str]) -> None:
 
 def own(host: Host) -> List[str]:
     """Words that make a program of apt read this host's own state."""
-    return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status")]
+    return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status"),
+            "-o", "Dir::State::extended_states=" + readable_marks(host)]
+
+
+def readable_marks(host: Host) -> str:
+    """The real path of apt's file of who chose what, of one that is never there while apt could not read that."""
+    return _NO_MARKS if marks(host).state == TORN else host.path(EXTENDED_STATES)
 
 
 def archives(host: Host) -> Tuple[str, ...]:
@@ -184,28 +207,3 @@ def discard_torn_lists(host: Host) -> bool:
     for name in [*caches, *torn]:
         host.remove(name)
     return bool(caches or torn)
-
-
-def removable(host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
-    """Those of our packages that can go without taking a package with them that is not ours.
-
-    A dependency that our transaction brought in may serve a package that somebody installed since. What never came to
-    be configured goes too: nothing can depend on it, so apt is not asked about it.
-    """
-    there = {name for name in installed_by_us if name in packages and packages[name].there}
-    ours = sorted(name for name in there if packages[name].installed)
-    unfinished = sorted(there.difference(ours))
-    if ours and not _removed_with(host, ours) <= there:
-        # One more each time: somebody's package may do with either of two, and not without both
-        together: List[str] = []
-        for name in ours:
-            if _removed_with(host, [*together, name]) <= there:
-                together.append(name)
-        ours = together
-    return tuple(ours + unfinished)
-
-
-def _removed_with(host: Host, packages: Sequence[str]) -> Set[str]:
-    """Packages that apt would remove together with these."""
-    done = host.run(["apt-get", *own(host), "-s", "-q", "-o", "Debug::NoLocking=1", "remove", *packages], check=False)
-    return {line.split()[1] for line in done.stdout.splitlines() if line.startswith(("Remv ", "Purg "))}

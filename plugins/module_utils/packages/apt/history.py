@@ -46,10 +46,12 @@ class Entry:
     """A transaction in apt's history.
 
     start, end: local time 'YYYY-MM-DD hh:mm:ss'; end is that of the next entry, or '', when apt could not write it.
+    ended:      whether apt wrote it.
     """
 
     start: str
     end: str
+    ended: bool = True
 
     @property
     def backwards(self) -> bool:
@@ -83,6 +85,12 @@ def evidence(
     half = {name for name, package in packages.items() if package.unfinished}
     return {name: change for name, change in changes.items()
             if now.get(name) == change.after or (change.after is not None and name in half)}
+
+
+def has_ended(host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+    """Whether apt lived to see the end of the step's transactions. It has marked what came by then."""
+    ours = _newer(_entries(host, step), opened["known"])
+    return bool(ours) and all(entry.ended for entry in ours)
 
 
 def refresh(host: Host, request: Mapping[str, Optional[str]]) -> None:
@@ -162,7 +170,7 @@ def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], 
         if packages and packages <= set(asked):
             following = blocks[number + 1]["Start-Date"] if number + 1 < len(blocks) else ""
             end = block.get("End-Date") or following
-            found.append((words, Entry(_time(block["Start-Date"]), _time(end))))
+            found.append((words, Entry(_time(block["Start-Date"]), _time(end), "End-Date" in block)))
     return found
 
 

@@ -23,7 +23,17 @@ from ...core.waiting import wait_for
 from ..given_key import read_given
 from ..model import Credentials, Repository, Simulation
 from . import credentials, running
-from .database import ADMIN, archive_begins, archives, full_name, installed, interrupted, native, status
+from .database import (
+    ADMIN,
+    archive_begins,
+    archives,
+    full_name,
+    installed,
+    interrupted,
+    native,
+    readable_marks,
+    status,
+)
 from .transaction import install_words
 from .versions import newest_first
 
@@ -245,7 +255,7 @@ def index(
             "lists": lists,
             "scratch": scratch,
             "status": host.path(ADMIN + "/status"),
-            "marks": host.path("/var/lib/apt/extended_states"),
+            "marks": readable_marks(host),
             "sources": host.path("/etc/apt/sources.list") if beside_system else scratch + "/none",
             "preferences": host.path("/etc/apt/preferences") if beside_system else scratch + "/none",
         })

@@ -12,8 +12,8 @@ from ...core.refusal import Refusal
 from ...core.steps import PACKAGES_INSTALL, Executor, managed
 from .. import torn
 from ..manager import PackageManager
-from ..model import Credentials, Package, Repository
-from . import conffiles, database, history, running, sources, transaction, units
+from ..model import WHOLE, Credentials, Marks, Package, Repository
+from . import conffiles, database, history, removal, running, sources, transaction, units
 from .index import Index, download, index, read_key
 from .versions import compare
 
@@ -38,15 +38,25 @@ class Apt:
         return database.automatic(host)
 
     def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
-        """apt-mark refuses while dpkg is interrupted; where apt has no marks at all, they are written for it."""
-        if database.has_marks(host):
+        """apt-mark refuses while dpkg is interrupted; where apt has no marks, or cannot read them, they are written for
+        it."""
+        if self.marks(host).state == WHOLE:
             host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
             host.sync()
         else:
-            database.write_marks(host, names)
+            database.write_marks(host, {*self.automatic(host), *names})
+
+    def marks(self, host: Host) -> Marks:
+        return database.marks(host)
+
+    def came_since(self, host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
+        return database.came_since(host, names, when)
+
+    def has_marked(self, host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+        return history.has_ended(host, step, opened)
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
-        return database.removable(host, packages, installed_by_us)
+        return removal.removable(host, packages, installed_by_us)
 
     def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
         return sources.configured_in(host, uri, ours)

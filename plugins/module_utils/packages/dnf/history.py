@@ -138,6 +138,14 @@ def evidence(
             and change.before != change.after}
 
 
+def has_ended(host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+    """Whether dnf lived to see the end of the step's transactions."""
+    names = {*step.change["after"], *step.parameters["request"]}
+    ours = [entry for entry in entries(host) if entry.number not in opened["known"]
+            and is_of(_named(entry, names), step)]
+    return bool(ours) and all(entry.ended for entry in ours)
+
+
 def _named(entry: Entry, names: Container[str]) -> Entry:
     """With those names that a plan or the database has: dnf's history does not tell which may be there in several
     versions."""

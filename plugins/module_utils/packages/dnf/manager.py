@@ -27,7 +27,7 @@ from ...core.plan import Step
 from ...core.refusal import Refusal
 from ...core.steps import Executor
 from ..manager import PackageManager
-from ..model import Credentials, Package, Repository
+from ..model import WHOLE, Credentials, Marks, Package, Repository
 from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
 from ..rpm.manager import RpmManager
@@ -61,6 +61,13 @@ class Dnf(RpmManager):
 
     def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
         host.run(["dnf", *own(host), "--assumeyes", "--quiet", "mark", "remove", *names], check=False)
+
+    def marks(self, host: Host) -> Marks:
+        """SQLite brings them to the disk."""
+        return Marks(WHOLE)
+
+    def has_marked(self, host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+        return history.has_ended(host, step, opened)
 
     def has_bindings(self, host: Host) -> bool:
         return has_bindings(host)

@@ -90,6 +90,14 @@ def _installed(host: Host, _as_it_is: Stamps) -> Dict[str, Package]:
     return named(rows, _several(host))
 
 
+def came_since(host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
+    """Those of these packages that rpm has installed since (seconds since 1970)."""
+    rows = [line.split("\t") for line in _query(host, "-qa", "--qf", _FORMAT).stdout.splitlines()]
+    came = {each for seconds, _number, name, arch, epoch, version, release in rows if int(seconds) >= when
+            for each in names_of(short_name(name, arch), joined(epoch, version, release))}
+    return frozenset(came.intersection(names))
+
+
 def parse(listing: str) -> List[Row]:
     """(name, architecture, version) of each line of rpm's answer, what came last at the end."""
     rows = []

@@ -7,7 +7,19 @@ import abc
 import platform
 import re
 from dataclasses import replace
-from typing import Callable, ClassVar, Collection, ContextManager, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import (
+    Callable,
+    ClassVar,
+    Collection,
+    ContextManager,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Sequence,
+    Tuple,
+)
 
 from ...core.host import Host
 from ...core.plan import Step
@@ -56,6 +68,9 @@ class RpmManager(abc.ABC):
             return ()
         with self.open(host, []) as opened:
             return removal.removable(opened, packages, ours)
+
+    def came_since(self, host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
+        return database.came_since(host, names, when)
 
     def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
         release = re.search(r'(?m)^VERSION_ID="?([^"\n]*)', host.read("/etc/os-release") or "")

@@ -12,11 +12,17 @@ from ..model import Package
 def removable(opened: Index, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
     """opened: an index of no repository. What an interrupted transaction has not erased is no package of its own."""
     ours = sorted(name for name in set(installed_by_us) if name in packages and packages[name].there)
-    if not ours or set(opened.simulate_removal(ours).removes) <= set(ours):
+    if not ours or _is_alone(opened, ours, ours):
         return tuple(ours)
     # One more each time: somebody's package may do with either of two, and not without both
     together: List[str] = []
     for name in ours:
-        if set(opened.simulate_removal([*together, name]).removes) <= set(ours):
+        if _is_alone(opened, [*together, name], ours):
             together.append(name)
     return tuple(together)
+
+
+def _is_alone(opened: Index, names: Iterable[str], ours: Iterable[str]) -> bool:
+    """Whether nothing of others goes with these; what the manager refuses to remove does not go, now or later."""
+    told = opened.simulate_removal(names)
+    return not told.problem and set(told.removes) <= set(ours)
