@@ -23,7 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.cust
     Taking,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
+    CORDON_REASON,
+    CORDONED_BY,
+    NodePolicy,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 NODE = "gpu-1"
@@ -116,6 +120,12 @@ class Bed:
 
     def uncordon(self) -> None:
         self.merge(PATH, {"spec": {"unschedulable": None}}, "kubectl-uncordon")
+
+    def free(self) -> None:
+        """As docs/custody.md has an admin put a node back into service that no run has any more, but for its Lease."""
+        self.uncordon()
+        self.write("kubectl-annotate", annotations=dict.fromkeys(
+            (CORDONED_BY, CORDON_REASON, claims.OFFERS, claims.SCALE_DOWN_DISABLED)))
 
     def write(self, manager: str, **metadata: Any) -> None:
         """Labels or annotations, by their names as they are."""

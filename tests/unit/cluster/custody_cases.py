@@ -302,11 +302,9 @@ class TestWhoseCordon:
 
     @pytest.mark.parametrize("in_drain", [True, False], ids=["during the drain", "after it"])
     def test_a_node_that_an_admin_has_freed_altogether_is_not_cordoned_again(self, bed: Bed, in_drain: bool) -> None:
-        """As docs/custody.md says: of the claim nothing is left."""
+        """Of the claim nothing is left."""
         def free() -> None:
-            bed.uncordon()
-            bed.write("kubectl-annotate", annotations=dict.fromkeys(
-                (CORDONED_BY, CORDON_REASON, claims.SCALE_DOWN_DISABLED, claims.OFFERS)))
+            bed.free()
             assert bed.end()["claims"] == []
 
         if in_drain:
@@ -321,9 +319,7 @@ class TestWhoseCordon:
 
     def test_nor_is_one_whose_lease_he_has_deleted_too(self, bed: Bed) -> None:
         bed.take("a")
-        bed.uncordon()
-        bed.write("kubectl-annotate", annotations=dict.fromkeys(
-            (CORDONED_BY, CORDON_REASON, claims.SCALE_DOWN_DISABLED, claims.OFFERS)))
+        bed.free()
         bed.client.delete(leases.path_of(NAMESPACE, NODE))
         before = bed.end()
         refused("cluster.custody_lost", bed.custody("a").renew, NODE)
@@ -335,10 +331,19 @@ class TestWhoseCordon:
         bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})
         bed.give_back("a")
         assert not bed.is_open() and cordoned_by(bed.node()) is None
-        bed.give_back("b")
-        assert not bed.is_open()
+        assert bed.give_back("b")["cordoned_by_others"] == [claims.HOLDER] and not bed.is_open()
         bed.write("kubectl-annotate", annotations={claims.HOLD: None})
         assert cordoned_by(bed.node()) == claims.HOLDER
+        assert bed.take("b")["notes"] == []
+        bed.custody("b").renew(NODE)
+        bed.give_back("b", was_taken=True)
+        assert bed.is_open()
+
+    def test_nor_need_a_run_take_the_node_for_that(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})
+        bed.give_back("a")
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
         assert bed.give_back("c")["custody"] == "returned" and bed.is_open() and bed.lease() is None
 
     def test_a_cordon_that_an_admin_sets_after_he_lifted_that_of_a_dead_run_is_his(self, bed: Bed) -> None:

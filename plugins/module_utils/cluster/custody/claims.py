@@ -73,12 +73,14 @@ def claims(item: Mapping[str, Any], managers: str = MANAGER) -> Dict[str, Claim]
 def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
     """The managers beside our runs that say the cordon of a node; () where it has none, or none but ours.
 
-    A manager is a program: 'kubectl-cordon' is a person's kubectl, 'before-first-apply' whoever it was.
+    A manager is a program: 'kubectl-cordon' is a person's kubectl, 'before-first-apply' whoever it was. A hold mark's
+    cordon is that of whoever has set the mark, and ours to lift once that was let go.
     """
     if not (node.get("spec") or {}).get("unschedulable"):
         return ()
     managers = cordoned_by_managers(node)
-    others = tuple(dict.fromkeys(each for each in managers if not each.startswith(MANAGER)))
+    others = tuple(dict.fromkeys(each for each in managers if not each.startswith(MANAGER) and not (
+        each == HOLDER and is_let_go(node))))
     return others if managers else (UNKNOWN,)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import pytest
 from cluster_api import Answer, Api
@@ -36,6 +36,7 @@ from custody_cases import (  # noqa: F401
 )
 from object_store import Store
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -214,6 +215,23 @@ class TestAStoppedRunOnTheDouble:
 
 
 class TestWhoseCordonOnTheDouble:
+    def test_to_a_rollout_it_is_whose_the_book_of_fields_says(self, bed: Bed) -> None:
+        def state() -> Tuple[bool, bool]:
+            """Whether it is ours, and whether that of others."""
+            found = node_state(bed.node(), NodeReading(), [NODE])
+            assert found
+            return found.ours, bool(found.cordoned_by)
+
+        assert state() == (False, False)
+        bed.take("dead")
+        assert state() == (True, False)
+        bed.uncordon()
+        assert state() == (False, False)
+        bed.cordon()
+        assert state() == (False, True), "an admin's, though our annotations are there yet"
+        bed.give_back("b")
+        assert state() == (False, True)
+
     def test_one_of_whom_nobody_kept_book_stays(self, bed: Bed, store: Store) -> None:
         there = store.get("Node", "", NODE)
         assert there
