@@ -28,6 +28,7 @@ Never touched: cordons, labels and annotations of others, and a node that somebo
 """
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -125,7 +126,7 @@ class Custody:
         self._refuse_uncordoned(node)
         if dry_run:
             return self._foretell_taking(node, act)
-        node_before, before, way_back = node, snapshot(node), _WayBack()
+        before, way_back = snapshot(node), _WayBack()
         try:
             node = self._await_end_of_marks(name, act.uid)
             drained = self._go(node, act, way_back)
@@ -135,7 +136,7 @@ class Custody:
                 error.details.setdefault("put_back", done)
                 error.details.setdefault("remains", remains)
             raise
-        return {**self._told("taken", name, act.uid, before, drained), "offers": _offers(node_before)}
+        return self._told("taken", name, act.uid, before, drained)
 
     def renew(self, name: str, uid: str = "") -> Dict[str, Any]:
         """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
@@ -180,15 +181,12 @@ class Custody:
         name, while_it_drains = str(node["metadata"]["name"]), max(self._lease_seconds, act.timeout + MARGIN_SECONDS)
         if not self._holding.acquire(node, while_it_drains):
             way_back.add("Lease of node %s released" % name, lambda: self._holding.release(name))
-        offers = _offers(node)
-
-        def proof() -> None:
-            self._holding.prove(name, while_it_drains)
-
+        renew = functools.partial(self._holding.renew, name, while_it_drains)
+        proof = functools.partial(self._holding.prove, name, while_it_drains)
         foreseen = {} if act.drain is None else act.drain(True, proof)
-        self._holding.renew(name, while_it_drains)
+        renew()
         node = read_node(self._cluster, name, act.uid)
-        before = says.claims(node)
+        before, offers = says.claims(node), _offers(node)
         if self._run.manager not in before:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
@@ -196,11 +194,10 @@ class Custody:
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
         self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
-        self._holding.renew(name, while_it_drains)
+        renew()
         drained = foreseen if act.drain is None else act.drain(False, proof)
         node = self._check(name, act.uid, while_it_drains)
-        done = change_node(self._cluster, name, act.without, False, act.uid, node,
-                           lambda: self._holding.renew(name, while_it_drains))
+        done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
         gone = {key: value for key, value in done["diff"]["before"]["labels"].items()
                 if key not in done["node"]["labels"]}
         if gone:
@@ -208,7 +205,7 @@ class Custody:
                          lambda: self._labels_back(name, act.uid, gone))
         wait_for_components_gone(self._cluster, name, act.timeout, self._clock, self._sleep)
         self._check(name, act.uid, self._lease_seconds)
-        return {**drained, "notes": [*done["notes"], *_of_others(node)]}
+        return {**drained, "notes": [*done["notes"], *_of_others(node)], "offers": offers}
 
     def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
         self._refuse_uncordoned(node)
@@ -233,8 +230,9 @@ class Custody:
 
     def _labels_back(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
         """Where another run has the node by now, they are its own affair."""
-        self._holding.renew(name, self._lease_seconds)
-        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        renew()
+        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid, None, renew)
 
     def _unprotect(self, node: Object, run: Optional[Run] = None) -> None:
         """Withdraw what our runs, or only this one, have said of the Machine."""
@@ -246,8 +244,8 @@ class Custody:
         """As _bring, of the Machine behind a Node, where it can be read."""
         if not surroundings.names_machine(node):
             return
-        if seconds is not None:
-            self._holding.renew(str(node["metadata"]["name"]), seconds)
+        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
+        renew()
         machine = surroundings.machine_of(self._cluster, node)
         step = None if machine is None else following(machine)
         for _attempt in range(MOST_APPLIES):
@@ -258,8 +256,7 @@ class Custody:
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                if seconds is not None:
-                    self._holding.renew(str(node["metadata"]["name"]), seconds)
+                renew()
                 machine = surroundings.machine_of(self._cluster, node)
             step = None if machine is None else following(machine)
 
@@ -270,10 +267,10 @@ class Custody:
         notes = []
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
-        notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node,
-                             lambda: self._holding.renew(name, self._lease_seconds))["notes"]
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
         self._await_offers(name, act)
-        self._holding.renew(name, self._lease_seconds)
+        renew()
         node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
         self._unprotect(node)
         return "returned", [*notes, *_of_others(node)]
@@ -306,9 +303,10 @@ class Custody:
 
     def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:
         name, offers = str(node["metadata"]["name"]), _offers(node)
-        notes = change_node(self._cluster, name, act.without, False, act.uid, node if act.was_taken else None,
-                            lambda: self._holding.renew(name, self._lease_seconds))["notes"]
-        self._holding.renew(name, self._lease_seconds)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes = change_node(
+            self._cluster, name, act.without, False, act.uid, node if act.was_taken else None, renew)["notes"]
+        renew()
         node = read_node(self._cluster, name, act.uid)
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
@@ -344,8 +342,7 @@ class Custody:
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                if seconds is not None:
-                    self._holding.renew(name, seconds)
+                self._renew_if(name, seconds)
                 node = read_node(self._cluster, name, uid)
         raise GpuOpsError(
             "cluster.node_contended",
@@ -353,6 +350,10 @@ class Custody:
                 name, MOST_APPLIES, self._run.identity),
             wanted="a Node that stays as it is between reading and writing",
             remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+
+    def _renew_if(self, name: str, seconds: Optional[int]) -> None:
+        if seconds is not None:
+            self._holding.renew(name, seconds)
 
     def _sent(self, path: str, step: Apply, dry_run: bool = False) -> Object:
         if step.by_name:
