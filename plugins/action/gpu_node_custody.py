@@ -43,6 +43,7 @@ class ActionModule(ClusterAction):
         "failures": {"type": "list", "elements": "str", "default": []},
         "offers": {"type": "dict", "default": {}},
         "offer_timeout": {"type": "int", "default": 300},
+        "was_taken": {"type": "bool", "default": False},
         "run": {"type": "str", "default": ""},
         "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
         "lease_seconds": {"type": "int", "default": 600},
@@ -124,7 +125,7 @@ class ActionModule(ClusterAction):
             keep_labels=options["keep_labels"], take_over=options["take_over"],
             startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
         act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
-                        options["offer_timeout"])
+                        options["offer_timeout"], options["was_taken"])
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
 
     def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:

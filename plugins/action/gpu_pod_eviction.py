@@ -17,4 +17,4 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {"node": {"type": "str", "required": True}, **ARGUMENTS}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        return drain_node(cluster, options["node"], policy_of(options), check_mode, on_screen)
+        return drain_node(cluster, options["node"], policy_of(options), check_mode, tell=on_screen)

@@ -76,6 +76,14 @@ options:
     description: Seconds in which the node is to offer O(offers).
     type: int
     default: 300
+  was_taken:
+    description:
+      - Whether this run has taken the node, and V(returned) is to give it back. It fails then, and changes nothing,
+        where the run has it no more, as one finds that stood still for longer than O(lease_seconds). Where it fails
+        for another reason without O(failures), the run has the node still, to say them.
+      - Without it, whoever has the node is waited for, and a node that nobody has is given back.
+    type: bool
+    default: false
   run:
     description:
       - What this run is called. Two tasks are of one run if it is the same, and no other run may have it.
@@ -163,6 +171,7 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_node_custody:
     name: "{{ inventory_hostname }}"
     state: returned
+    was_taken: true
     uid: "{{ taken.node.uid }}"
     failures: "{{ failed_checks }}"
     offers: "{{ taken.offers }}"
@@ -277,7 +286,9 @@ left:
   type: list
   elements: dict
 offers:
-  description: The GPUs that the node offered when it was taken, by resource.
+  description:
+    - The GPUs that the node offered when it was taken, by resource; where a run had taken it before that has died,
+      when that run took it.
   returned: success of V(taken)
   type: dict
   sample: {"nvidia.com/gpu": 8}

@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "unit" / "cluster"))
 
 from custody_bed import COMPLETIONS, NAMESPACE, NODE, PATH, WAYS, Bed, Killed, kill  # noqa: E402
 from custody_cases import (  # noqa: E402, F401
+    TestAStoppedRun,
     TestOptOuts,
     TestOthersAtWork,
     TestReturning,

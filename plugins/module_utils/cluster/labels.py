@@ -15,10 +15,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.features import is_feature
+from .custody.run import HOLDER, MANAGER
 from .startup_taint import Taint, with_taint, without_taint
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
+# Set by an admin for the node to stay cordoned
+HOLD = "gpuops.nvidia.com/hold"
 # Who had cordoned it, to releases that knew of no custody
 FORMERLY = "gpuops"
 OUR_LABELS = "gpuops.nvidia.com/labels"
@@ -58,10 +61,29 @@ class NodeChange:
 
 
 def cordoned_by(node: Mapping[str, Any]) -> Optional[str]:
-    """Who of ours cordoned this node, if it is still cordoned."""
+    """Who of ours cordoned this node, if it is still cordoned.
+
+    By the API server's book of fields, where that was read: the annotation outlives a cordon that others have lifted,
+    and is lost to whoever writes it. Ours is as well the cordon of a hold that was let go.
+    """
     if not (node.get("spec") or {}).get("unschedulable"):
         return None
-    return _annotations(node).get(CORDONED_BY)
+    named = _annotations(node).get(CORDONED_BY)
+    if named == FORMERLY:
+        return named
+    managers = cordoned_by_managers(node)
+    ours = [each for each in managers if each.startswith(MANAGER)]
+    if ours:
+        return named or ours[0][len(MANAGER):]
+    if HOLDER in managers and HOLD not in _annotations(node):
+        return HOLDER
+    return None if managers else named
+
+
+def cordoned_by_managers(node: Mapping[str, Any]) -> List[str]:
+    """The field managers that say the cordon of a node; none where the API server has kept no book."""
+    return [str(entry.get("manager") or "") for entry in (node.get("metadata") or {}).get("managedFields") or []
+            if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
 
 
 def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:

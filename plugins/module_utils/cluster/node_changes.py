@@ -3,7 +3,7 @@
 """Writing a policy to a Node, safely beside others who write to it."""
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from ..core.errors import GpuOpsError
 from .client import ApiError, Client
@@ -40,8 +40,12 @@ def path_of(name: str) -> str:
 
 
 def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, uid: str = "",
-                seen: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
-    """Bring one node to the policy and say what changed. uid: as of read_node(). seen: the node as just read."""
+                seen: Optional[Mapping[str, Any]] = None, proof: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+    """Bring one node to the policy and say what changed. uid: as of read_node().
+
+    seen:  the node as just read.
+    proof: raises where the node is not the caller's any more; asked for once another writer came first.
+    """
     tried: Optional[NodeChange] = None
     for attempt in range(ATTEMPTS):
         change = plan_node_change(seen if seen and not attempt else read_node(cluster, name, uid), policy)
@@ -56,6 +60,7 @@ def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, u
             if error.status != CONFLICT or attempt == ATTEMPTS - 1:
                 raise
             tried = change
+            proof()
             continue
         break
     return {

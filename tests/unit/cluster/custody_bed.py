@@ -6,7 +6,7 @@ All of it over HTTP, so that the same tests are held against the API server's do
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import pytest
@@ -23,7 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.cust
     Taking,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
+    CORDON_REASON,
+    CORDONED_BY,
+    NodePolicy,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 NODE = "gpu-1"
@@ -72,13 +76,13 @@ class Drained:
     asked: List[bool] = field(default_factory=list)
     preview: Optional[Exception] = None
     fails: Optional[Exception] = None
+    previewing: Callable[[], Any] = lambda: None
     meanwhile: Callable[[], Any] = lambda: None
 
-    def __call__(self, dry_run: bool) -> Dict[str, Any]:
+    def __call__(self, dry_run: bool, proof: Callable[[], None]) -> Dict[str, Any]:
         self.asked.append(dry_run)
         error = self.preview if dry_run else self.fails
-        if not dry_run:
-            self.meanwhile()
+        (self.previewing if dry_run else self.meanwhile)()
         if error is not None:
             raise error
         return {"changed": True, "evicted": []}
@@ -99,8 +103,10 @@ class Bed:
     def take(self, name: str, drain: Optional[Drained] = None, **options: Any) -> Dict[str, Any]:
         return self.custody(name, **options).take(NODE, taking(drain))
 
-    def give_back(self, name: str, *failures: str, uid: str = "", **options: Any) -> Dict[str, Any]:
-        return self.custody(name, **options).give_back(NODE, returning(*failures, uid=uid))
+    def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False,
+                  **options: Any) -> Dict[str, Any]:
+        return self.custody(name, **options).give_back(
+            NODE, replace(returning(*failures, uid=uid), was_taken=was_taken))
 
     # The admin and other programs
 
@@ -114,6 +120,12 @@ class Bed:
 
     def uncordon(self) -> None:
         self.merge(PATH, {"spec": {"unschedulable": None}}, "kubectl-uncordon")
+
+    def free(self) -> None:
+        """As docs/custody.md has an admin put a node back into service that no run has any more, but for its Lease."""
+        self.uncordon()
+        self.write("kubectl-annotate", annotations=dict.fromkeys(
+            (CORDONED_BY, CORDON_REASON, claims.OFFERS, claims.SCALE_DOWN_DISABLED)))
 
     def write(self, manager: str, **metadata: Any) -> None:
         """Labels or annotations, by their names as they are."""
@@ -176,15 +188,15 @@ def kill(client: Client, number: int, after: bool) -> None:
 def out_and_back(bed: Bed, run: str) -> None:
     bed.take(run)
     bed.custody(run).renew(NODE)
-    bed.give_back(run)
+    bed.give_back(run, was_taken=True)
 
 
 def out_and_failed(bed: Bed, run: str) -> None:
     """One that is completed by a later run."""
     bed.take(run)
-    bed.give_back(run, "xid 79")
+    bed.give_back(run, "xid 79", was_taken=True)
     bed.take(run + "-2")
-    bed.give_back(run + "-2")
+    bed.give_back(run + "-2", was_taken=True)
 
 
 def out_and_not_drained(bed: Bed, run: str) -> None:
@@ -199,7 +211,7 @@ def out_and_not_drained(bed: Bed, run: str) -> None:
 def taken_over(bed: Bed, run: str) -> None:
     bed.take(run + "-dead")
     bed.take(run)
-    bed.give_back(run)
+    bed.give_back(run, was_taken=True)
 
 
 WAYS: Dict[str, Callable[[Bed, str], None]] = {

@@ -7,6 +7,9 @@ a fixture `bed`: a node with our labels that nobody has.
 """
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, Callable, Dict
+
 import pytest
 from custody_bed import (
     ADMITTING,
@@ -18,14 +21,33 @@ from custody_bed import (
     Blocked,
     Drained,
     refused,
+    returning,
     taking,
 )
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import CORDON_REASON, CORDONED_BY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
+    CORDON_REASON,
+    CORDONED_BY,
+    cordoned_by,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
+# Longer than any Lease of these tests
+STANDSTILL = 700.0
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+
+
+def out(bed: Bed) -> None:
+    """The run b has taken the node over from one that stands still."""
+    bed.time.now += STANDSTILL
+    bed.take("b", wait=STANDSTILL)
+
+
+def overtaken(bed: Bed, *failures: str) -> None:
+    """The same, and has given it back, or found it broken."""
+    out(bed)
+    bed.give_back("b", *failures, was_taken=True)
 
 
 class TestTaking:
@@ -131,6 +153,7 @@ class TestTwoRuns:
         bed.take("b")
         before = bed.end()
         assert refused("cluster.custody_lost", bed.custody("slow").renew, NODE).details["holder"] == "b@ctrl-1"
+        refused("cluster.custody_lost", bed.give_back, "slow", was_taken=True)
         refused("cluster.node_held", bed.give_back, "slow", wait=10.0)
         assert bed.end() == before and not bed.is_open()
 
@@ -145,6 +168,85 @@ class TestTwoRuns:
         assert bed.holder() == "b@ctrl-1" and not bed.is_open()
         assert bed.end()["claims"] == ["gpuops-custody-b"]
         assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys()
+
+
+class TestAStoppedRun:
+    """One that stands still for longer than its Lease, and does not know it: another run has had its node meanwhile."""
+
+    def test_it_does_not_cordon_what_another_has_completed(self, bed: Bed) -> None:
+        bed.take("slow")
+        overtaken(bed)
+        before = bed.end()
+        assert refused("cluster.custody_lost", bed.custody("slow").renew, NODE)
+        refused("cluster.custody_lost", bed.give_back, "slow", "it was lost", was_taken=True)
+        assert bed.end() == before and bed.is_open()
+
+    def test_it_does_not_open_what_another_has_found_broken(self, bed: Bed) -> None:
+        bed.take("slow")
+        overtaken(bed, "xid 79")
+        before = bed.end()
+        refused("cluster.custody_lost", bed.give_back, "slow", was_taken=True)
+        assert bed.end() == before and not bed.is_open()
+
+    @pytest.mark.parametrize("ends", [True, False], ids=["completed", "at work"])
+    def test_stopped_in_its_preview_it_neither_cordons_nor_drains(self, bed: Bed, ends: bool) -> None:
+        drain = Drained(previewing=lambda: overtaken(bed) if ends else out(bed))
+        refused("cluster.custody_lost", bed.take, "slow", drain)
+        assert drain.asked == [True]
+        assert bed.end()["claims"] == ([] if ends else ["gpuops-custody-b"]) and bed.is_open() == ends
+        assert (bed.holder() == "") == ends
+
+    def test_stopped_while_it_looks_for_marks_it_does_not_drain(self, bed: Bed) -> None:
+        drain, real = Drained(), bed.client.apply
+
+        def apply(*arguments: Any, **options: Any) -> Any:
+            answer = real(*arguments, **options)
+            bed.client.apply = real  # type: ignore[method-assign]
+            out(bed)
+            return answer
+
+        bed.client.apply = apply  # type: ignore[method-assign]
+        refused("cluster.custody_lost", bed.take, "slow", drain)
+        assert drain.asked == [True] and bed.end()["claims"] == ["gpuops-custody-b"] and not bed.is_open()
+
+    def test_stopped_between_two_evictions_it_asks_whether_it_has_the_node(self, bed: Bed) -> None:
+        evicted = []
+
+        def drain(dry_run: bool, proof: Callable[[], None]) -> Dict[str, Any]:
+            if not dry_run:
+                for pod in ("one", "another"):
+                    proof()
+                    evicted.append(pod)
+                    out(bed)
+            return {"changed": True}
+
+        refused("cluster.custody_lost", bed.custody("slow").take, NODE, replace(taking(), drain=drain))
+        assert evicted == ["one"] and bed.holder() == "b@ctrl-1"
+
+    def test_stepping_back_it_leaves_the_words_of_the_run_that_has_the_node(self, bed: Bed) -> None:
+        bed.take("dead")
+        refused("cluster.custody_lost", bed.take, "slow", Drained(meanwhile=lambda: out(bed)))
+        annotations = bed.node()["metadata"]["annotations"]
+        assert annotations[CORDONED_BY] == "b@ctrl-1" and "run b@ctrl-1" in annotations[CORDON_REASON]
+        bed.give_back("b", "xid 79", was_taken=True)
+        there = bed.node()
+        assert there["metadata"]["annotations"][CORDON_REASON].startswith("Failed: xid 79. Held by run b@ctrl-1")
+        assert cordoned_by(there) == "b@ctrl-1"
+
+    def test_a_failure_that_another_wrote_over_is_said_all_the_same(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.write("another", annotations={CORDON_REASON: "something else", CORDONED_BY: None})
+        bed.give_back("a", "xid 79", was_taken=True)
+        there = bed.node()
+        assert there["metadata"]["annotations"][CORDON_REASON].startswith("Failed: xid 79. Held by run a@ctrl-1")
+        assert cordoned_by(there) == "a@ctrl-1"
+
+    def test_one_that_could_not_open_its_node_has_it_still_to_say_why(self, bed: Bed) -> None:
+        bed.take("a")
+        back = replace(returning(), was_taken=True, offers={"nvidia.com/gpu": 800}, timeout=0)
+        refused("cluster.gpus_not_offered", bed.custody("a").give_back, NODE, back)
+        assert bed.holder() == "a@ctrl-1"
+        assert bed.give_back("a", "no GPUs", was_taken=True)["custody"] == "kept" and bed.lease() is None
 
 
 class TestWhoseCordon:
@@ -197,6 +299,59 @@ class TestWhoseCordon:
         bed.cordon()
         bed.give_back("a")
         assert not bed.is_open() and bed.end()["claims"] == []
+
+    @pytest.mark.parametrize("in_drain", [True, False], ids=["during the drain", "after it"])
+    def test_a_node_that_an_admin_has_freed_altogether_is_not_cordoned_again(self, bed: Bed, in_drain: bool) -> None:
+        """Of the claim nothing is left."""
+        def free() -> None:
+            bed.free()
+            assert bed.end()["claims"] == []
+
+        if in_drain:
+            refused("cluster.uncordoned_by_others", bed.take, "a", Drained(meanwhile=free))
+            assert bed.lease() is None
+        else:
+            bed.take("a")
+            free()
+            refused("cluster.uncordoned_by_others", bed.custody("a").renew, NODE)
+            assert bed.give_back("a", "xid 79", was_taken=True)["custody"] == "uncordoned"
+        assert bed.is_open() and bed.end()["claims"] == [] and bed.lease() is None
+
+    def test_nor_is_one_whose_lease_he_has_deleted_too(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.free()
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        before = bed.end()
+        refused("cluster.custody_lost", bed.custody("a").renew, NODE)
+        refused("cluster.custody_lost", bed.give_back, "a", "xid 79", was_taken=True)
+        assert bed.end() == before and bed.is_open()
+
+    def test_a_hold_that_is_let_go_is_opened_by_the_next_run(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})
+        bed.give_back("a")
+        assert not bed.is_open() and cordoned_by(bed.node()) is None
+        assert bed.give_back("b")["cordoned_by_others"] == [claims.HOLDER] and not bed.is_open()
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        assert cordoned_by(bed.node()) == claims.HOLDER
+        assert bed.take("b")["notes"] == []
+        bed.custody("b").renew(NODE)
+        bed.give_back("b", was_taken=True)
+        assert bed.is_open()
+
+    def test_nor_need_a_run_take_the_node_for_that(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})
+        bed.give_back("a")
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        assert bed.give_back("c")["custody"] == "returned" and bed.is_open() and bed.lease() is None
+
+    def test_a_cordon_that_an_admin_sets_after_he_lifted_that_of_a_dead_run_is_his(self, bed: Bed) -> None:
+        bed.take("dead")
+        assert cordoned_by(bed.node()) == "dead@ctrl-1"
+        bed.uncordon()
+        bed.cordon()
+        assert bed.node()["metadata"]["annotations"][CORDONED_BY] and cordoned_by(bed.node()) is None
 
     def test_a_failed_node_that_was_uncordoned_is_not_cordoned_again(self, bed: Bed) -> None:
         bed.take("a")

@@ -203,10 +203,10 @@ class Store:
         path = "%s/%s" % (path, body["metadata"]["name"])
         if path in self.objects:
             return status(409, "%s already exists" % path)
-        if not dry:
-            self.put(body, manager)
-            self.writes.append(("POST", path))
-        return 201, copy.deepcopy(body)
+        if dry:
+            return 201, copy.deepcopy(body)
+        self.writes.append(("POST", path))
+        return 201, copy.deepcopy(self.put(body, manager))
 
     def _patch(self, path: str, body: Object, dry: bool, manager: str) -> Answer:
         before = self.objects.get(path)
@@ -308,6 +308,10 @@ class Store:
         for entry in made["metadata"].get("managedFields", []):
             if entry["manager"] != manager:
                 entry["fieldsV1"] = _written(_read(entry.get("fieldsV1") or {}) - paths)
+        if made["metadata"].get("managedFields"):
+            # A manager that says nothing any more is no more (structured-merge-diff, merge/update.go)
+            made["metadata"]["managedFields"] = [
+                each for each in made["metadata"]["managedFields"] if each.get("fieldsV1") or "fieldsV1" not in each]
 
     def _default(self, made: Object) -> None:
         if made["kind"] in ("DaemonSet", "Deployment"):

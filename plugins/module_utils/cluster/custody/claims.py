@@ -13,15 +13,15 @@ merge/update.go). There, what is ours alone is taken away by name.
 """
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ..labels import CORDON_REASON, CORDONED_BY, FORMERLY
-from .run import MANAGER, Run
+from ..labels import CORDON_REASON, CORDONED_BY, FORMERLY, HOLD, cordoned_by_managers
+from .run import HOLDER, MANAGER, Run
 
-HOLD = "gpuops.nvidia.com/hold"
-# Who says a cordon that stays for the sake of the hold mark
-HOLDER = "gpuops-hold"
+# What a node offered before it was first taken, for whoever takes it over: it offers nothing once its plugin has left
+OFFERS = "gpuops.nvidia.com/offers"
 # Whose field it is of which the API server has not kept book
 UNKNOWN = "others, of whom the API server has no record"
 # Of the machine managers that remove or repair a node which is empty or NotReady.
@@ -57,13 +57,13 @@ class Apply:
     by_name: bool = False
 
 
-def claims(item: Mapping[str, Any]) -> Dict[str, Claim]:
-    """{manager: claim} of every run that says something of an object."""
+def claims(item: Mapping[str, Any], managers: str = MANAGER) -> Dict[str, Claim]:
+    """{manager: claim} of every run that says something of an object. managers: how those begin that are looked for."""
     there = (item.get("metadata") or {}).get("annotations") or {}
     found = {}
     for entry in _entries(item):
         manager, fields = str(entry.get("manager") or ""), entry.get("fieldsV1") or {}
-        if manager.startswith(MANAGER) and entry.get("operation") == "Apply":
+        if manager.startswith(managers) and entry.get("operation") == "Apply":
             said = (fields.get("f:metadata") or {}).get("f:annotations") or {}
             found[manager] = Claim(_cordons(fields), {
                 key[2:]: str(there[key[2:]]) for key in said if key.startswith("f:") and key[2:] in there})
@@ -73,12 +73,14 @@ def claims(item: Mapping[str, Any]) -> Dict[str, Claim]:
 def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
     """The managers beside our runs that say the cordon of a node; () where it has none, or none but ours.
 
-    A manager is a program: 'kubectl-cordon' is a person's kubectl, 'before-first-apply' whoever it was.
+    A manager is a program: 'kubectl-cordon' is a person's kubectl, 'before-first-apply' whoever it was. A hold mark's
+    cordon is that of whoever has set the mark, and ours to lift once that was let go.
     """
     if not (node.get("spec") or {}).get("unschedulable"):
         return ()
-    managers = [str(entry.get("manager") or "") for entry in _entries(node) if _cordons(entry.get("fieldsV1") or {})]
-    others = tuple(dict.fromkeys(each for each in managers if not each.startswith(MANAGER)))
+    managers = cordoned_by_managers(node)
+    others = tuple(dict.fromkeys(each for each in managers if not each.startswith(MANAGER) and not (
+        each == HOLDER and is_let_go(node))))
     return others if managers else (UNKNOWN,)
 
 
@@ -93,10 +95,28 @@ def is_held(node: Mapping[str, Any]) -> bool:
     return HOLD in _annotations(node) and bool((node.get("spec") or {}).get("unschedulable"))
 
 
-def was_uncordoned(node: Mapping[str, Any], run: Run) -> bool:
-    """Whether somebody has uncordoned it after this run had cordoned it."""
+def is_let_go(node: Mapping[str, Any]) -> bool:
+    """Whether a cordon is there for the sake of a hold mark that is there no more."""
+    return HOLD not in _annotations(node) and HOLDER in cordoned_by_managers(node)
+
+
+def was_uncordoned(node: Mapping[str, Any], run: Run, had_claimed: bool = False) -> bool:
+    """Whether somebody has uncordoned it after this run had cordoned it.
+
+    had_claimed: whether it is known that this run has: of a claim all of whose fields somebody has taken away nothing
+    is left.
+    """
     mine = claims(node).get(run.manager)
-    return mine is not None and not mine.cordons
+    return had_claimed if mine is None else not mine.cordons
+
+
+def offers_before(node: Mapping[str, Any]) -> Dict[str, int]:
+    """What it offered when the first of the runs that claim it had it, by resource; {} where that is not known."""
+    try:
+        kept = json.loads(_annotations(node).get(OFFERS, "{}"))
+    except ValueError:
+        return {}
+    return {str(name): count for name, count in kept.items() if type(count) is int} if isinstance(kept, dict) else {}
 
 
 def reason_text(name: str, run: Run, reason: str) -> str:
@@ -106,20 +126,25 @@ def reason_text(name: str, run: Run, reason: str) -> str:
         why, run.identity, name, HOLD)
 
 
-def claim(node: Mapping[str, Any], run: Run, reason: str) -> Optional[Apply]:
+def claim(node: Mapping[str, Any], run: Run, reason: str, offers: Mapping[str, int],
+          insists: bool = False) -> Optional[Apply]:
     """What this run is to say of a node that it has, with this reason; None where it says so already.
 
     What it has said before and somebody has undone is not said again. An annotation of others that says the opposite
     of an opt-out stays.
+
+    offers:  what the node offered before, for its first claim.
+    insists: whether the reason is said again where it was lost to somebody who wrote over it.
     """
     mine = claims(node).get(run.manager)
     text = reason_text(str(node["metadata"]["name"]), run, reason)
+    why = {CORDONED_BY: run.identity, CORDON_REASON: text}
     if mine is None:
-        return Apply(run.manager, _said(node, True, {
-            CORDONED_BY: run.identity, CORDON_REASON: text, **_opt_outs(node)}))
-    if mine.annotations.get(CORDON_REASON, text) == text:
+        kept = {OFFERS: json.dumps(dict(offers), sort_keys=True, separators=(",", ":"))} if offers else {}
+        return Apply(run.manager, _said(node, True, {**why, **kept, **_opt_outs(node)}))
+    if mine.annotations.get(CORDON_REASON, "" if insists else text) == text:
         return None
-    return Apply(run.manager, _said(node, mine.cordons, {**mine.annotations, CORDON_REASON: text}))
+    return Apply(run.manager, _said(node, mine.cordons, {**mine.annotations, **why}))
 
 
 def next_withdrawal(node: Mapping[str, Any]) -> Optional[Apply]:
@@ -130,7 +155,9 @@ def next_withdrawal(node: Mapping[str, Any]) -> Optional[Apply]:
     there = claims(node)
     if is_held(node) and HOLDER not in cordoned_by_others(node) and any(each.cordons for each in there.values()):
         return Apply(HOLDER, _said(node, True, {}))
-    return withdrawal(node, min(there)) if there else None
+    if there:
+        return withdrawal(node, min(there))
+    return withdrawal(node, HOLDER) if is_let_go(node) else None
 
 
 def next_step_back(node: Mapping[str, Any], run: Run, before: Mapping[str, Claim]) -> Optional[Apply]:
@@ -154,7 +181,7 @@ def next_of_others(node: Mapping[str, Any], run: Run) -> Optional[Apply]:
 def withdrawal(item: Mapping[str, Any], manager: str) -> Apply:
     """The next request by which a manager of ours that has a claim says less, or nothing any more."""
     item = {"apiVersion": "v1", "kind": "Node", **item}
-    mine, body = claims(item)[manager], said_of(item, {}, {})
+    mine, body = claims(item, manager)[manager], said_of(item, {}, {})
     beside = [entry.get("fieldsV1") or {} for entry in _entries(item)
               if (entry.get("manager"), entry.get("operation")) != (manager, "Apply")]
     by_name = False

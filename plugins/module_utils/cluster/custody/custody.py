@@ -19,12 +19,16 @@ withdrawn, Lease gone. Each of them can be killed at any request: what is there 
 claims that the next run finds on the Node, which takes the node over and completes it.
 
 Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
-task may take, each of our tasks about the node renews it, and whoever has lost it stops.
+task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
+and find its node in the hands of another, or completed by it: so after its take it writes nothing, and evicts nobody,
+before the API server has taken its renewal of the Lease. Whoever has lost it changes nothing more but to withdraw what
+he himself has said.
 
 Never touched: cordons, labels and annotations of others, and a node that somebody has uncordoned on purpose.
 """
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -45,12 +49,17 @@ from .run import Run
 
 # Requests to bring a Node to what a run says of it; each is refused where another writer came first
 MOST_APPLIES = 30
+# Of a run whose node another one has, or may have
+LOST = "cluster.custody_lost"
 # Beyond what the drain and the components may take
 MARGIN_SECONDS = 60
 
 Object = Dict[str, Any]
-# What the drain does, or in a dry run would do: the keys of its result. It raises GpuOpsError.
-Drain = Callable[[bool], Dict[str, Any]]
+# Raises GpuOpsError where a node is not this run's any more
+Proof = Callable[[], None]
+# What the drain does, or in a dry run would do: the keys of its result. It raises GpuOpsError. The proof is asked for
+# before each eviction.
+Drain = Callable[[bool, Proof], Dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Returning:
     without:  as of Taking, for a node that is not given back.
     failures: checks that have failed, in words; then it stays out of service, and they are its reason.
     uid:      as of Taking; of the Node that was checked.
+    was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
+               else has.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -90,6 +101,7 @@ class Returning:
     uid: str = ""
     offers: Mapping[str, int] = field(default_factory=dict)
     timeout: int = 300
+    was_taken: bool = False
 
 
 class Custody:
@@ -116,7 +128,7 @@ class Custody:
         self._refuse_uncordoned(node)
         if dry_run:
             return self._foretell_taking(node, act)
-        node_before, before, way_back = node, snapshot(node), _WayBack()
+        before, way_back = snapshot(node), _WayBack()
         try:
             node = self._await_end_of_marks(name, act.uid)
             drained = self._go(node, act, way_back)
@@ -126,42 +138,41 @@ class Custody:
                 error.details.setdefault("put_back", done)
                 error.details.setdefault("remains", remains)
             raise
-        return {**self._told("taken", name, act.uid, before, drained), "offers": offers_of(node_before)}
+        return self._told("taken", name, act.uid, before, drained)
 
     def renew(self, name: str, uid: str = "") -> Dict[str, Any]:
         """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
-        node = read_node(self._cluster, name, uid)
-        self._holding.renew(name, self._lease_seconds)
-        self._refuse_uncordoned(node)
-        if self._run.manager not in says.claims(node):
-            raise GpuOpsError(
-                "cluster.not_taken", found="run %s says nothing of node %s" % (self._run.identity, name),
-                wanted="a node that this run has taken", remedy="take it first (`state: taken`)")
+        node = self._check(name, uid, self._lease_seconds)
         return self._result("renewed", node, snapshot(node), ())
 
     def give_back(self, name: str, act: Returning, lease_is_there: Optional[bool] = None,
                   dry_run: bool = False) -> Dict[str, Any]:
         """Put a node into service again, or keep it out of it where checks have failed.
 
-        A node that was not taken gets its labels, and is cordoned where checks have failed.
+        A node that nobody has taken gets its labels, and is cordoned where checks have failed.
         lease_is_there: whether a Lease of the node was seen; None where nobody has looked.
         """
         node = read_node(self._cluster, name, act.uid)
         before = snapshot(node)
-        if lease_is_there is None:
+        if lease_is_there is None and not act.was_taken:
             lease_is_there = self._holding.is_there(name)
-        taken = bool(says.claims(node)) or lease_is_there
+        taken = bool(says.claims(node)) or bool(lease_is_there) or says.is_let_go(node)
         if dry_run:
             return self._foretell_return(node, act, taken)
-        if not taken and not act.failures:
+        if not taken and not act.failures and not act.was_taken:
             done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
             return self._result("returned", node, before, done["notes"], done["diff"]["after"])
-        self._holding.acquire(node, self._lease_seconds)
+        if act.was_taken:
+            self._holding.renew(name, self._lease_seconds)
+        else:
+            self._holding.acquire(node, self._lease_seconds)
         try:
-            state, notes = self._keep(name, act) if act.failures else self._open(name, act)
+            state, notes = self._keep(node, act) if act.failures else self._open(name, act)
         except GpuOpsError:
-            # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned
-            _WayBack([("", lambda: self._holding.release(name))]).go()
+            # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
+            # not open its node is to say why.
+            if act.failures or not act.was_taken:
+                _WayBack([("", lambda: self._holding.release(name))]).go()
             raise
         self._holding.release(name)
         return self._told(state, name, act.uid, before, {"notes": notes})
@@ -172,18 +183,23 @@ class Custody:
         name, while_it_drains = str(node["metadata"]["name"]), max(self._lease_seconds, act.timeout + MARGIN_SECONDS)
         if not self._holding.acquire(node, while_it_drains):
             way_back.add("Lease of node %s released" % name, lambda: self._holding.release(name))
-        foreseen = {} if act.drain is None else act.drain(True)
-        before = says.claims(read_node(self._cluster, name, act.uid))
+        renew = functools.partial(self._holding.renew, name, while_it_drains)
+        proof = functools.partial(self._holding.prove, name, while_it_drains)
+        foreseen = {} if act.drain is None else act.drain(True, proof)
+        renew()
+        node = read_node(self._cluster, name, act.uid)
+        before, offers = says.claims(node), _offers(node)
         if self._run.manager not in before:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
-        node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason))
+        node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
         if surroundings.names_machine(node):
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
-        self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run))
+        self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
-        drained = foreseen if act.drain is None else act.drain(False)
-        self._check(name, act.uid, while_it_drains)
-        done = change_node(self._cluster, name, act.without, False, act.uid)
+        renew()
+        drained = foreseen if act.drain is None else act.drain(False, proof)
+        node = self._check(name, act.uid, while_it_drains)
+        done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
         gone = {key: value for key, value in done["diff"]["before"]["labels"].items()
                 if key not in done["node"]["labels"]}
         if gone:
@@ -194,31 +210,47 @@ class Custody:
         self._check(name, act.uid, self._lease_seconds)
         return {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
-                pod, name, pod.terminating) for pod in left)]}
+                pod, name, pod.terminating) for pod in left)], "offers": offers}
 
-    def _claimed(self, node: Object, reason: str) -> Optional[Apply]:
+    def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
         self._refuse_uncordoned(node)
-        return says.claim(node, self._run, reason)
+        return says.claim(node, self._run, reason, offers)
 
     def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> None:
-        self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before))
+        """What runs that are dead have said is put right only while no other run has the node: it says its own."""
+        try:
+            self._holding.renew(name, self._lease_seconds)
+            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
+        except GpuOpsError as error:
+            if error.code != LOST:
+                raise
+            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
 
-    def _check(self, name: str, uid: str, seconds: int) -> None:
-        """Raises GpuOpsError where the node is not this run's any more."""
+    def _check(self, name: str, uid: str, seconds: int) -> Object:
+        """The Node. Raises GpuOpsError where it is not this run's any more."""
         self._holding.renew(name, seconds)
-        self._refuse_uncordoned(read_node(self._cluster, name, uid))
+        node = read_node(self._cluster, name, uid)
+        self._refuse_uncordoned(node, True)
+        return node
 
     def _labels_back(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
         """Where another run has the node by now, they are its own affair."""
-        self._holding.renew(name, self._lease_seconds)
-        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        renew()
+        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid, None, renew)
 
     def _unprotect(self, node: Object, run: Optional[Run] = None) -> None:
         """Withdraw what our runs, or only this one, have said of the Machine."""
-        self._bring_machine(node, lambda machine: surroundings.next_unprotected(machine, run))
+        self._bring_machine(node, lambda machine: surroundings.next_unprotected(machine, run),
+                            self._lease_seconds if run is None else None)
 
-    def _bring_machine(self, node: Object, following: Callable[[Object], Optional[Apply]]) -> None:
+    def _bring_machine(self, node: Object, following: Callable[[Object], Optional[Apply]],
+                       seconds: Optional[int]) -> None:
         """As _bring, of the Machine behind a Node, where it can be read."""
+        if not surroundings.names_machine(node):
+            return
+        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
+        renew()
         machine = surroundings.machine_of(self._cluster, node)
         step = None if machine is None else following(machine)
         for _attempt in range(MOST_APPLIES):
@@ -229,6 +261,7 @@ class Custody:
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
+                renew()
                 machine = surroundings.machine_of(self._cluster, node)
             step = None if machine is None else following(machine)
 
@@ -237,11 +270,13 @@ class Custody:
     def _open(self, name: str, act: Returning) -> Tuple[str, List[str]]:
         node = self._await_end_of_marks(name, act.uid, holding=True)
         notes = []
-        if says.was_uncordoned(node, self._run):
+        if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
-        notes += change_node(self._cluster, name, _back(node, act), False, act.uid)["notes"]
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
         self._await_offers(name, act)
-        node = self._bring(name, act.uid, says.next_withdrawal)
+        renew()
+        node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
         self._unprotect(node)
         return "returned", [*notes, *_of_others(node)]
 
@@ -253,6 +288,9 @@ class Custody:
 
         def missing() -> Dict[str, Tuple[int, int]]:
             there = offers_of(read_node(self._cluster, name, act.uid))
+            if there.keys() - act.offers.keys():
+                # A run that is dead had divided its GPUs in another way
+                return {}
             return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
                     if there.get(resource, 0) < count}
 
@@ -264,27 +302,42 @@ class Custody:
                     "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
                     act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
-                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`)",
+                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
+                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
-    def _keep(self, name: str, act: Returning) -> Tuple[str, List[str]]:
-        notes = change_node(self._cluster, name, act.without, False, act.uid)["notes"]
+    def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:
+        name, offers = str(node["metadata"]["name"]), _offers(node)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes = change_node(
+            self._cluster, name, act.without, False, act.uid, node if act.was_taken else None, renew)["notes"]
+        renew()
         node = read_node(self._cluster, name, act.uid)
-        if says.was_uncordoned(node, self._run):
+        if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
-            node = self._bring(name, act.uid, says.next_withdrawal)
+            node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node)
             self._unprotect(node)
             return "uncordoned", notes
         reason = "Failed: %s" % "; ".join(act.failures)
-        self._bring(name, act.uid, lambda there: says.claim(there, self._run, reason))
-        self._bring(name, act.uid, lambda there: says.next_of_others(there, self._run))
+
+        def following(there: Object) -> Optional[Apply]:
+            return says.claim(there, self._run, reason, offers, True) or says.next_of_others(there, self._run)
+
+        self._bring(name, act.uid, following, self._lease_seconds, node)
         return "kept", notes
 
     # What both need
 
-    def _bring(self, name: str, uid: str, following: Callable[[Object], Optional[Apply]]) -> Object:
-        """Say of a Node, one after another, what is to be said next; the Node after which that is nothing."""
-        node = read_node(self._cluster, name, uid)
+    def _bring(self, name: str, uid: str, following: Callable[[Object], Optional[Apply]],
+               seconds: Optional[int] = None, node: Optional[Object] = None) -> Object:
+        """Say of a Node, one after another, what is to be said next; the Node after which that is nothing.
+
+        seconds: for how long its Lease is renewed, and shown to be this run's, once another writer came first; None
+                 for what a run may say that has lost it.
+        node:    as it was read just now.
+        """
+        if node is None:
+            node = read_node(self._cluster, name, uid)
         for _attempt in range(MOST_APPLIES):
             step = following(node)
             if step is None:
@@ -294,6 +347,7 @@ class Custody:
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
+                self._renew_if(name, seconds)
                 node = read_node(self._cluster, name, uid)
         raise GpuOpsError(
             "cluster.node_contended",
@@ -301,6 +355,10 @@ class Custody:
                 name, MOST_APPLIES, self._run.identity),
             wanted="a Node that stays as it is between reading and writing",
             remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+
+    def _renew_if(self, name: str, seconds: Optional[int]) -> None:
+        if seconds is not None:
+            self._holding.renew(name, seconds)
 
     def _sent(self, path: str, step: Apply, dry_run: bool = False) -> Object:
         if step.by_name:
@@ -335,8 +393,8 @@ class Custody:
                 remedy="let them finish, or give them more time (`wait_timeout`). What a manager has left that is gone "
                 "is taken away by kubectl", option="wait_timeout")
 
-    def _refuse_uncordoned(self, node: Object) -> None:
-        if says.was_uncordoned(node, self._run):
+    def _refuse_uncordoned(self, node: Object, had_claimed: bool = False) -> None:
+        if says.was_uncordoned(node, self._run, had_claimed):
             name = node["metadata"]["name"]
             raise GpuOpsError(
                 "cluster.uncordoned_by_others",
@@ -354,20 +412,21 @@ class Custody:
         notes, holder = list(_of_others(node)), self._holding.holder(name)
         if holder not in ("", self._run.identity):
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
-        drained = {} if act.drain is None else act.drain(True)
-        step = says.claim(node, self._run, act.reason)
+        drained = {} if act.drain is None else act.drain(True, lambda: None)
+        step = says.claim(node, self._run, act.reason, _offers(node))
         if step is not None:
             self._sent(path_of(name), step, True)
         done = change_node(self._cluster, name, act.without, True, act.uid)
         told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
-        return {**drained, **told, "offers": offers_of(node),
+        return {**drained, **told, "offers": _offers(node),
                 "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
     def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
-        step = says.claim(node, self._run, "; ".join(act.failures)) if act.failures else says.next_withdrawal(node)
+        step = says.next_withdrawal(node) if not act.failures else says.claim(
+            node, self._run, "Failed: %s" % "; ".join(act.failures), _offers(node), True)
         if step is not None:
             self._sent(path_of(name), step, True)
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
@@ -425,6 +484,12 @@ def offers_of(node: Object) -> Dict[str, int]:
     """The GPUs that a node offers, by resource."""
     there = nvidia_resources((node.get("status") or {}).get("allocatable"))
     return {name: count for name, count in there.items() if count and is_gpu(name)}
+
+
+def _offers(node: Object) -> Dict[str, int]:
+    """What a node is to offer when it is given back: what it offers, or did before a run took it that is dead."""
+    there, before = offers_of(node), says.offers_before(node)
+    return {name: max(there.get(name, 0), before.get(name, 0)) for name in sorted(there.keys() | before.keys())}
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:

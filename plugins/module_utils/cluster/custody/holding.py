@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ...core.errors import GpuOpsError
@@ -44,8 +45,20 @@ class Waiting:
             self._tell("Waiting for %d s: %s" % (self.seconds, what))
 
 
+@dataclass(frozen=True)
+class _Own:
+    """A Lease of this run as it was written last. clock and now: of when that was asked for."""
+
+    record: Record
+    clock: float
+    now: float
+
+
 class Holding:
     """What one run does with the Leases of nodes.
+
+    A Lease that this object has written it renews by one request: the version that it names is no more once anybody
+    else has written, so that an answer which is no conflict proves that the node is this run's still.
 
     namespace: ours, of the Leases. It is made where it is not there, as the components would make it.
     wait:      seconds for a Lease of another run to come free, or to run out.
@@ -58,6 +71,7 @@ class Holding:
                  now: Callable[[], float] = time.time) -> None:
         self._cluster, self._run, self._namespace, self._wait, self._tell = cluster, run, namespace, wait, tell
         self._clock, self._sleep, self._now = clock, sleep, now
+        self._own: Dict[str, _Own] = {}
 
     def acquire(self, node: Mapping[str, Any], seconds: int) -> bool:
         """Have the Lease of a node, for so many seconds. True where this run had it before.
@@ -93,7 +107,7 @@ class Holding:
         """Show that this run lives, and have so many seconds more. Raises GpuOpsError where it has lost the Lease."""
         record: Optional[Record] = None
         for _attempt in range(ATTEMPTS):
-            record = self._record(name)
+            record = self._own[name].record if name in self._own else self._record(name)
             if record is None or record.holder != self._run.identity:
                 break
             if self._patched(name, leases.renewed(record, seconds, self._now())):
@@ -108,10 +122,20 @@ class Holding:
             "than the longest task", option="lease_seconds",
             holder=record.holder if record is not None else "")
 
+    def prove(self, name: str, seconds: int) -> None:
+        """The same where the Lease may have run out since it was renewed; else no request.
+
+        By both clocks, as the one that only goes forward stands still while a machine is suspended.
+        """
+        own = self._own.get(name)
+        if own is None or max(self._clock() - own.clock, self._now() - own.now) > own.record.seconds:
+            self.renew(name, seconds)
+
     def release(self, name: str) -> None:
         """Leave a node to others. Another run's Lease stays."""
         for _attempt in range(ATTEMPTS):
-            record = self._record(name)
+            own = self._own.pop(name, None)
+            record = own.record if own is not None else self._record(name)
             if record is None or record.holder != self._run.identity:
                 return
             if self._cluster.delete(leases.path_of(self._namespace, name), record.uid, "Background",
@@ -143,24 +167,29 @@ class Holding:
             mine = record.holder == self._run.identity
             return self._patched(name, leases.renewed(record, seconds, self._now()) if mine else
                                  leases.taken_over(record, node, self._run, seconds, self._now()))
-        body = leases.new(node, self._namespace, self._run, seconds, self._now())
+        clock, now = self._clock(), self._now()
+        body = leases.new(node, self._namespace, self._run, seconds, now)
         try:
-            self._cluster.create(leases.path_of(self._namespace), body, repetition=ALWAYS)
+            made = self._cluster.create(leases.path_of(self._namespace), body, repetition=ALWAYS)
         except ApiError as error:
             if error.status == NOT_FOUND:
                 self._make_namespace()
             elif error.status != CONFLICT:
                 raise
             return False
+        self._own[name] = _Own(record_of(made), clock, now)
         return True
 
     def _patched(self, name: str, body: Dict[str, Any]) -> bool:
+        clock, now = self._clock(), self._now()
+        self._own.pop(name, None)
         try:
-            self._cluster.patch(leases.path_of(self._namespace, name), body)
+            made = self._cluster.patch(leases.path_of(self._namespace, name), body)
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 return False
             raise
+        self._own[name] = _Own(record_of(made), clock, now)
         return True
 
     def _make_namespace(self) -> None:

@@ -10,6 +10,8 @@ from ...core.errors import GpuOpsError
 
 # Of the field managers that our claims have, and of nobody else's. A manager's name has at most 128 characters.
 MANAGER = "gpuops-custody-"
+# Who says a cordon that stays for the sake of the hold mark
+HOLDER = "gpuops-hold"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 

@@ -67,11 +67,13 @@ def machine_path(machine: Mapping[str, Any]) -> str:
 def protected(machine: Mapping[str, Any], run: Run) -> Optional[Apply]:
     """What a run says so that a MachineHealthCheck does not replace the Machine; None where it is said already.
 
-    By whomever: the annotation counts by being there.
+    The annotation counts by being there, whoever has set it. But one of another run of ours goes with that run, which
+    may find out only later that the node is not its own any more: it is said beside it.
     """
-    if _SKIP_REMEDIATION in (machine["metadata"].get("annotations") or {}):
+    there, runs = machine["metadata"].get("annotations") or {}, claims(machine)
+    if run.manager in runs or (_SKIP_REMEDIATION in there and not runs):
         return None
-    return Apply(run.manager, said_of(machine, {_SKIP_REMEDIATION: ""}, {}))
+    return Apply(run.manager, said_of(machine, {_SKIP_REMEDIATION: there.get(_SKIP_REMEDIATION, "")}, {}))
 
 
 def next_unprotected(machine: Mapping[str, Any], run: Optional[Run] = None) -> Optional[Apply]:

@@ -43,17 +43,22 @@ def quiet(_line: str) -> None:
     """Tells nobody."""
 
 
+def for_anybody() -> None:
+    """Asks for no proof that the node is the caller's."""
+
+
 class Drain:
     """The drain of one node.
 
     tell:  is given a line for people about what is waited for, now and then.
     clock: as time.monotonic, with sleep as time.sleep and now as time.time, so that tests need not wait.
+    proof: raises GpuOpsError where the node is not the caller's any more; asked for before each eviction.
     """
 
     def __init__(
         self, cluster: Client, node: str, policy: DrainPolicy, tell: Callable[[str], None] = quiet,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time, proof: Callable[[], None] = for_anybody,
     ) -> None:
         self.node = node
         self._cluster = cluster
@@ -62,6 +67,7 @@ class Drain:
         self.clock = clock
         self._sleep = sleep
         self.now = now
+        self._proof = proof
 
     def ask(self, seen: Preview) -> Dict[str, Any]:
         """What the preview says of this node, and what the server answers to each eviction that nothing holds up: an
@@ -133,7 +139,9 @@ class Drain:
         return ""
 
     def evict(self, pod: Pod, dry_run: bool = False) -> None:
-        """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError."""
+        """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError, and as the proof does."""
+        if not dry_run:
+            self._proof()
         if self.policy.disable_eviction:
             self._cluster.delete(_path(pod), pod.uid, "Background", self.policy.grace_period)
             return
@@ -312,9 +320,10 @@ def look(
 
 
 def drain_node(
-    cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, tell: Callable[[str], None] = quiet,
+    cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, proof: Callable[[], None] = for_anybody,
+    tell: Callable[[str], None] = quiet,
 ) -> Dict[str, Any]:
     """The drain of one node as a module's result. dry_run: whether it is only told what would be done."""
     seen = look(cluster, {node: policy})
-    drain = Drain(cluster, node, policy, tell)
+    drain = Drain(cluster, node, policy, tell, proof=proof)
     return drain.ask(seen) if dry_run else drain.run(seen)

@@ -19,8 +19,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 # What an admin and other programs may do at any moment, and what our runs do; a run may die between any two
-ACTS = ("cordon", "uncordon", "others apply", "others withdraw", "hold", "no hold", "take a", "take b", "renew a",
-        "back a", "back b", "fail a", "fail b")
+ACTS = ("cordon", "uncordon", "free", "others apply", "others withdraw", "hold", "no hold", "take a", "take b",
+        "renew a", "back a", "back b", "fail a", "fail b")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,8 @@ def do(bed: Bed, act: str) -> None:
     try:
         if act in ("cordon", "uncordon"):
             getattr(bed, act)()
+        elif act == "free":
+            bed.free()
         elif verb == "others":
             bed.applied_cordon("another", who == "apply")
         elif act in ("hold", "no hold"):
@@ -62,7 +64,7 @@ def wants_it_cordoned(acts: List[str]) -> bool:
     cordoned one, or another program; and nobody has uncordoned since."""
     cordoned_by_admin = others = False
     for act in acts:
-        if act == "uncordon":
+        if act in ("uncordon", "free"):
             cordoned_by_admin = others = False
         elif act == "others apply":
             others = True
@@ -118,7 +120,7 @@ def owners(*entries: Any) -> Any:
     ([("gpuops-custody-a", "Apply")], ()),
     ([("gpuops-custody-a", "Apply"), ("kubectl-cordon", "Update")], ("kubectl-cordon",)),
     ([("before-first-apply", "Update"), ("gpuops-custody-a", "Apply")], ("before-first-apply",)),
-    ([("gpuops-hold", "Apply")], ("gpuops-hold",)), ([], (claims.UNKNOWN,))])
+    ([], (claims.UNKNOWN,)), ([("gpuops-hold", "Apply")], ())])
 def test_what_is_not_known_to_be_ours_is_not_ours(entries: Any, expected: Any) -> None:
     assert claims.cordoned_by_others(owners(*entries)) == expected
     assert claims.cordoned_by_others(node()) == ()

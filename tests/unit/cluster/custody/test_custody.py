@@ -6,15 +6,17 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import pytest
 from cluster_api import Answer, Api
 from cluster_objects import node
 from custody_bed import (
+    ADMITTING,
     NAMESPACE,
     NODE,
     NOT_READY,
+    PATH,
     Bed,
     Drained,
     refused,
@@ -23,6 +25,7 @@ from custody_bed import (
 )
 from custody_cases import (  # noqa: F401
     UPGRADE,
+    TestAStoppedRun,
     TestOptOuts,
     TestOthersAtWork,
     TestReturning,
@@ -30,10 +33,13 @@ from custody_cases import (  # noqa: F401
     TestTwoRuns,
     TestUnwinding,
     TestWhoseCordon,
+    out,
 )
 from object_store import Store
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -169,7 +175,96 @@ class TestTwoRunsOnTheDouble:
         assert winners == {"a", "b"} and number > 10
 
 
+class TestAStoppedRunOnTheDouble:
+    def test_it_does_not_open_the_node_that_another_drains(self, bed: Bed, store: Store) -> None:
+        """Stopped while it waits for the GPUs to be on offer again."""
+        bed.take("slow")
+        stopped = []
+
+        def sleep(seconds: float) -> None:
+            bed.time.now += seconds
+            if not stopped:
+                stopped.append(True)
+                out(bed)
+                there = store.get("Node", "", NODE)
+                assert there
+                there["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+
+        custody = bed.custody("slow")
+        custody._sleep = sleep
+        refused("cluster.custody_lost", custody.give_back, NODE, replace(
+            returning(), offers={"nvidia.com/gpu": 8}, was_taken=True))
+        assert stopped and not bed.is_open() and bed.holder() == "b@ctrl-1"
+        assert "gpuops-custody-b" in bed.end()["claims"]
+
+    def test_nor_does_it_give_its_labels_back(self, bed: Bed, store: Store) -> None:
+        """Stopped between its look at the Node and its write."""
+        bed.take("slow")
+        real = bed.client.patch
+
+        def patch(path: str, *arguments: Any, **options: Any) -> Any:
+            if path == PATH:
+                bed.client.patch = real  # type: ignore[method-assign]
+                out(bed)
+            return real(path, *arguments, **options)
+
+        bed.client.patch = patch  # type: ignore[method-assign]
+        refused("cluster.custody_lost", bed.give_back, "slow", was_taken=True)
+        assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys()
+        assert bed.holder() == "b@ctrl-1" and not bed.is_open()
+
+    def test_the_machine_keeps_its_opt_out_for_the_run_that_has_the_node(self, bed: Bed, store: Store) -> None:
+        store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
+            "name": "m", "namespace": "default"}, "spec": {}})
+        bed.write("capi", annotations={
+            "cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"})
+        refused("cluster.custody_lost", bed.take, "slow", Drained(meanwhile=lambda: out(bed)))
+        there = store.get("Machine", "default", "m")
+        assert there and "cluster.x-k8s.io/skip-remediation" in there["metadata"]["annotations"]
+        bed.give_back("b", was_taken=True)
+        there = store.get("Machine", "default", "m")
+        assert there and not there["metadata"].get("annotations")
+
+    def test_what_a_dead_run_s_node_offered_is_waited_for_by_the_run_that_completes_it(
+        self, bed: Bed, store: Store
+    ) -> None:
+        def offered() -> Dict[str, str]:
+            there = store.get("Node", "", NODE)
+            assert there
+            found: Dict[str, str] = there["status"]["allocatable"]
+            return found
+
+        offered().update({"nvidia.com/gpu": "8", "cpu": "64"})
+        assert bed.take("dead")["offers"] == {"nvidia.com/gpu": 8}
+        offered()["nvidia.com/gpu"] = "0"
+        offers = bed.take("b")["offers"]
+        assert offers == {"nvidia.com/gpu": 8}
+        back = replace(returning(), offers=offers, timeout=0, was_taken=True)
+        error = refused("cluster.gpus_not_offered", bed.custody("b").give_back, NODE, back)
+        assert "kubectl annotate node gpu-1 gpuops.nvidia.com/offers-" in error.remedy and not bed.is_open()
+        offered()["nvidia.com/mig-1g.10gb"] = "56"
+        bed.custody("b").give_back(NODE, back)
+        assert bed.is_open() and claims.OFFERS not in (bed.node()["metadata"]["annotations"] or {})
+
+
 class TestWhoseCordonOnTheDouble:
+    def test_to_a_rollout_it_is_whose_the_book_of_fields_says(self, bed: Bed) -> None:
+        def state() -> Tuple[bool, bool]:
+            """Whether it is ours, and whether that of others."""
+            found = node_state(bed.node(), NodeReading(), [NODE])
+            assert found
+            return found.ours, bool(found.cordoned_by)
+
+        assert state() == (False, False)
+        bed.take("dead")
+        assert state() == (True, False)
+        bed.uncordon()
+        assert state() == (False, False)
+        bed.cordon()
+        assert state() == (False, True), "an admin's, though our annotations are there yet"
+        bed.give_back("b")
+        assert state() == (False, True)
+
     def test_one_of_whom_nobody_kept_book_stays(self, bed: Bed, store: Store) -> None:
         there = store.get("Node", "", NODE)
         assert there

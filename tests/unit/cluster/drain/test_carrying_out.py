@@ -101,6 +101,22 @@ class TestThatGoes:
         assert not world.run()["changed"]
         assert [each.path for each in world.api.state.requests] == ["/api/v1/pods"]
 
+    def test_no_pod_is_evicted_from_a_node_that_is_not_ours_any_more(self, world: World) -> None:
+        world.api.state.pods = [pod("a"), pod("b")]
+        seen, there = world.see(), []
+
+        def proof() -> None:
+            there.append(len(world.there()))
+            if len(there) > 1:
+                raise GpuOpsError("cluster.custody_lost", "another run has it", "ours", "run again")
+
+        drain = Drain(world.client, "gpu-1", world.policies["gpu-1"], proof=proof)
+        drain.ask(seen)
+        assert there == []
+        with pytest.raises(GpuOpsError, match="custody_lost"):
+            drain.run(seen)
+        assert there == [2, 1] and world.there() == ["b"]
+
     def test_refused_before_anything_is_touched(self, world: World) -> None:
         world.api.state.pods = [pod("a"), pod("precious", owner=None)]
         refused = world.fails()
