@@ -187,10 +187,8 @@ class Budget:
         known = self.change(lambda record: begun(record, self._pool, asking.run, node, answer.before))
         if is_held(known.pool(self._pool), node, asking.run):
             return answer
-        unit = rollout.unit_of(asking.host)
-        assert unit is not None
         return replace(answer, record=None, before={}, waiting=Waiting(
-            unit, Cause.run, "its places were given to others before they were confirmed", asking.now))
+            rollout.waits_as(asking.host), Cause.run, "its places were given to others before they were confirmed", asking.now))
 
     def _give_back(self, answer: Answer, asking: Asking) -> None:
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))

@@ -199,6 +199,10 @@ class Rollout:
     def unit_of(self, host: str) -> Optional[Unit]:
         return next((unit for unit in self.units if host in unit.hosts), None)
 
+    def waits_as(self, host: str) -> Unit:
+        """Its unit; that of a host which disturbs nobody is itself."""
+        return self.unit_of(host) or Unit("host %s" % host, (host,), Place.in_order, "")
+
     def to_dict(self) -> Dict[str, Any]:
         """All that from_dict() needs. Nodes that are no hosts of this run are read anew, and are not in it."""
         return {

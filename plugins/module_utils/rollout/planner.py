@@ -108,9 +108,7 @@ def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
     answer = _Clock(rollout.hosts, rollout.policy, now).answer([name])
     if answer.allowed:
         return None
-    unit = next((unit for unit in rollout.units if name in unit.hosts), Unit("host %s" % name, (name,),
-                                                                             Place.in_order, ""))
-    return Waiting(unit, Cause.window, answer.why, now, until=answer.opens)
+    return Waiting(rollout.waits_as(name), Cause.window, answer.why, now, until=answer.opens)
 
 
 def to_prove(rollout: Rollout, unit: Unit, is_proved: Collection[str]) -> Tuple[str, ...]:

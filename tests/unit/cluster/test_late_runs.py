@@ -91,7 +91,7 @@ def custody(client: Client, run: Run, clock: Sequence[float]) -> Custody:
     return Custody(client, run, "gpuops", 600, 0, lambda text: None, now=lambda: 1e9 + clock[0])
 
 
-def nothing_to_evict(dry_run: bool) -> Mapping[str, Any]:
+def nothing_to_evict(dry_run: bool, proof: Any) -> Mapping[str, Any]:
     return {"changed": True, "evicted": []}
 
 

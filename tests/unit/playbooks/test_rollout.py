@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
@@ -174,7 +175,8 @@ def test_two_controllers_share_it_and_another_rollout_waits(
     assert (first.returncode, second.returncode) == (0, 0), told
     pools = [read_record((each.get("data") or {}).get("record", "")).pool("gpus") for each in versions]
     assert max(len(pool.slots) for pool in pools) == 2
-    assert {slot.run for pool in pools for slot in pool.slots.values()} == {"run-1", "run-2"}
+    assert {slot.run for pool in pools for slot in pool.slots.values()} == {
+        "run-1@" + socket.gethostname(), "run-2@" + socket.gethostname()}
     assert {name for pool in pools for name in (pool.rollout.done if pool.rollout else ())} == set(names(6))
 
 
@@ -194,9 +196,10 @@ def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi
     results = controller.tasks(tasks, **whole)
     (waits,) = [each for each in results[2] if not each.get("skipped")]
     assert not waits["started"] and waits["waiting"]["cause"] == "rollout" and waits["waited"] >= 1
-    assert "run a of " in waits["waiting"]["why"] and "has another rollout open" in waits["waiting"]["why"]
+    assert "run a@%s of " % socket.gethostname() in waits["waiting"]["why"]
+    assert "has another rollout open" in waits["waiting"]["why"]
     assert list(undocumented(waits, returned("gpu_rollout"))) == []
-    assert [run["run"] for run in results[3][0]["open"]["runs"]] == ["a"]
+    assert [run["run"] for run in results[3][0]["open"]["runs"]] == ["a@" + socket.gethostname()]
     assert [slot["state"] for slot in results[3][0]["held"]] == [WORKING]
 
 

@@ -86,11 +86,11 @@ class Taking:
 class Returning:
     """How a node is given back.
 
-    labels:   to have again, and the start-up taint to be without.
-    offers:   {resource: count} that it is to offer before it is open to pods. timeout: seconds in which it is to.
-    without:  as of Taking, for a node that is not given back.
-    failures: checks that have failed, in words; then it stays out of service, and they are its reason.
-    uid:      as of Taking; of the Node that was checked.
+    labels:    to have again, and the start-up taint to be without.
+    offers:    {resource: count} that it is to offer before it is open to pods. timeout: seconds in which it is to.
+    without:   as of Taking, for a node that is not given back.
+    failures:  checks that have failed, in words; then it stays out of service, and they are its reason.
+    uid:       as of Taking; of the Node that was checked.
     was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
                else has.
     """
