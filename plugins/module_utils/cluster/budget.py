@@ -188,7 +188,8 @@ class Budget:
         if is_held(known.pool(self._pool), node, asking.run):
             return answer
         return replace(answer, record=None, before={}, waiting=Waiting(
-            rollout.waits_as(asking.host), Cause.run, "its places were given to others before they were confirmed", asking.now))
+            rollout.waits_as(asking.host), Cause.run,
+            "its places were given to others before they were confirmed", asking.now))
 
     def _give_back(self, answer: Answer, asking: Asking) -> None:
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
