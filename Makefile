@@ -36,7 +36,7 @@ molecule: deps ## The Molecule scenario, on a host of the laboratory (root)
 test: deps ## Every gate and test, the laboratory included (root)
 	@$(GATES) test
 
-slow: deps ## Debian's own NVIDIA driver, compiled for real, and variations of tests (root)
+slow: deps ## Debian's own NVIDIA driver, compiled for real, an upgrade of four hosts, and variations of tests (root)
 	@$(GATES) slow
 
 soak: deps ## Campaigns of seeded cuts, lives and controllers: hours; SOAK="cuts --minutes 30" runs a part (root)

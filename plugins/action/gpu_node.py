@@ -14,12 +14,13 @@ from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
 from ..plugin_utils.component_variables import pods_on_nodes
 from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.node_labels import label_texts
 from ..plugin_utils.role_variables import Source
 
 ROLE = "node_maintenance"
 NODE_NAME = "node_maintenance_node_name"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
-OF_HOST = ("owner", "labels", "choices", "purge_labels", "keep_labels", "take_over")
+OF_HOST = ("labels", "choices", "purge_labels", "keep_labels", "take_over")
 # Of those on nodes it is told whether this one admits them; the rest is the policy
 ADMITTED = "components"
 
@@ -30,9 +31,6 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "name": {"type": "str"},
         HOSTS: {"type": "list", "elements": "str"},
-        "cordoned": {"type": "bool"},
-        "owner": {"type": "str", "default": "gpuops"},
-        "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
         "choices": {"type": "dict", "default": {}},
         "unset_labels": {"type": "list", "elements": "str", "default": []},
@@ -64,8 +62,7 @@ class ActionModule(ClusterAction):
             return super().answer(task_vars)
         del given[HOSTS]
         # A variable that a task has no use for may be one that the host cannot work out now
-        wanted = (*OF_HOST, *(["reason"] if task["cordoned"] else []),
-                  *([] if task["tainted"] is None else ["startup_taint"]))
+        wanted = (*OF_HOST, *([] if task["tainted"] is None else ["startup_taint"]))
         source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in wanted if name not in given})
         names = [ROLE + "_" + name for name in source.options]
         variables, clients = PlayVariables(task_vars, self._templar, self._task), Clients()
@@ -80,20 +77,12 @@ class ActionModule(ClusterAction):
         return result
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        chosen = {key: _text(value) for key, value in options["choices"].items()}
-        wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__}
-        wanted["labels"] = {**{key: _text(value) for key, value in options["labels"].items()},
-                            **{key: value for key, value in chosen.items() if value}}
-        # A host that chooses no longer has what the others have
-        wanted["unset_labels"] = [*options["unset_labels"], *(key for key, value in chosen.items() if not value)]
+        texts = label_texts(options["labels"], options["choices"])
+        wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__ if name in options}
+        wanted.update(labels=texts.there, unset_labels=[*options["unset_labels"], *texts.gone])
         told = change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
         if options[ADMITTED]:
             node = {"metadata": {"name": options["name"], "labels": told["node"]["labels"]}}
             told["admitted"] = [name for name in options[ADMITTED] if any(
                 admits(node, pod) for pod in pods_on_nodes(name, self._variables, self._templar))]
         return told
-
-
-def _text(value: Any) -> str:
-    """YAML's true is meant as the label value "true", and nothing as none."""
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar, Dict, Mapping
 
 from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.eviction import evict_gpu_pods
+from ..module_utils.cluster.drain.carrying_out import drain_node
+from ..module_utils.cluster.drain.policy import ARGUMENTS, policy_of
 from ..plugin_utils.cluster_action import ClusterAction
+from ..plugin_utils.following import on_screen
 
 
 class ActionModule(ClusterAction):
-    """Evicts the pods that hold GPUs."""
+    """Drains a node, of the pods that use GPUs or of all."""
 
-    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
-        "node": {"type": "str", "required": True},
-        "pods": {"type": "list", "elements": "str"},
-        "force": {"type": "bool", "default": False},
-        "delete_emptydir_data": {"type": "bool", "default": False},
-        "grace_period": {"type": "int"},
-        "timeout": {"type": "int", "default": 300},
-    }
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {"node": {"type": "str", "required": True}, **ARGUMENTS}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        return evict_gpu_pods(cluster, dry_run=check_mode, **{name: options[name] for name in self.ARGUMENTS})
+        return drain_node(cluster, options["node"], policy_of(options), check_mode, tell=on_screen)

@@ -120,6 +120,17 @@ options:
         a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
         and names what differs.
     type: path
+  approved_fleet:
+    description:
+      - Digest of the plan of the fleet that was approved, as M(gpuops.nvidia.gpu_fleet_plan) told it. The plan in
+        O(approved_from) is approved where it is the one that was part of that.
+    type: str
+  for_fleet:
+    description:
+      - Whether to put each cluster's plan by on the controller for M(gpuops.nvidia.gpu_fleet_plan) in the same run,
+        which tells them after those of the hosts.
+    type: bool
+    default: false
 """
 
     FROM_VARIABLES = r"""

@@ -14,6 +14,7 @@ from .core import kept
 from .core.approval import differences
 from .core.arguments import complaints
 from .core.capability import Capability, plan_of
+from .core.durations import expected_of
 from .core.errors import GpuOpsError
 from .core.facts import HostFacts
 from .core.host import Host
@@ -25,11 +26,13 @@ from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .fabric.capability import CAPABILITY as FABRIC
 from .hardware.awaited import foreseen
+from .hardware.holders import pods_seen
 from .hardware.node import host_facts, host_facts_and_health
-from .hardware.report import read_host
+from .hardware.report import compact, read_host
 from .imex.capability import CAPABILITY as IMEX
 from .mig.capability import CAPABILITY as MIG
 from .nouveau.capability import CAPABILITY as NOUVEAU
+from .rollout.change import change_of, runtime_of
 from .runtime.capability import CAPABILITY as RUNTIME
 from .runtime.low_level import in_use
 from .toolkit.capability import CAPABILITY as TOOLKIT
@@ -82,9 +85,10 @@ def _boards(options: Mapping[str, Any]) -> Sequence[str]:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'converged', 'waiting',
-    'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have parameters,
-    chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
+    'converged', 'waiting', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus', 'devices'}: the plans
+    of all capabilities that have parameters, chained on the facts each one leaves, once no other run works on the host
+    ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -113,16 +117,21 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     unfinished = _unfinished(host, parameters)
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
+    told = told_of(planned)
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
         "text": render(total, {part.id for _plan, put_off in planned for part in put_off}),
         "digest": digest(total.promise()),
+        "change": change_of(total, now, facts, runtime_of(observation["services"]),
+                            compact(observation)["fabric_cliques"]).to_dict(),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
-        **told_of(planned),
+        **told,
+        "holders": list(pods_seen(host)) if told["drain"] == ALL_PODS else [],
         "converged": is_done,
         "waiting": list(total.waiting),
         "unfinished": unfinished,
+        "expected_seconds": None if is_done else _expected(host, planned),
         "waited_for": waited,
         "observation": observation,
         "gpus": len(observation["pci"]["gpus"]),
@@ -170,6 +179,15 @@ def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
         "returns_to": next((dict(way) for plan, _put_off in planned for step, way in plan.returns_to.items()
                             if step not in ids), {}),
     }
+
+
+def _expected(host: Host, planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Optional[int]:
+    """How long what is done of it takes, as far as this host has done the like."""
+    done: List[Part] = []
+    for plan, put_off in planned:
+        done += [part for part in plan.steps if part not in put_off]
+        done += [part for part in plan.requirements if part not in put_off]
+    return expected_of(done, Journal(host).durations())
 
 
 def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -> Dict[str, Any]:

@@ -62,13 +62,15 @@ options:
     description:
       - What is to be done in the cluster later. The task fails, and names verbs and resources, where this user lacks a
         right for it; a cluster that does not tell what its users may do is believed to let them.
-      - V(nodes) cordons and labels nodes, V(pods) evicts pods with GPUs, V(probe) runs the pod of
-        M(gpuops.nvidia.gpu_validation). What the components need, M(gpuops.nvidia.gpu_components) asks itself.
+      - V(nodes) cordons and labels nodes, V(pods) evicts pods with GPUs, V(custody) takes nodes out of service as
+        M(gpuops.nvidia.gpu_node_custody) does, V(rollout) keeps the record of M(gpuops.nvidia.gpu_rollout), V(probe)
+        runs the pod of M(gpuops.nvidia.gpu_validation). What the
+        components need, M(gpuops.nvidia.gpu_components) asks itself.
       - With O(every_cluster), V(probe) is asked of the clusters of those hosts that have the pod run, which a host
         declines by C(gpu_validation_pod=false).
     type: list
     elements: str
-    choices: [nodes, pods, probe]
+    choices: [nodes, pods, custody, rollout, probe]
     default: []
   pod_namespace:
     description:

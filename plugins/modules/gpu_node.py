@@ -5,12 +5,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_node
-short_description: Cordon, label and taint a node, and remember what was ours
+short_description: Label and taint a node, and remember what was ours
 version_added: 0.1.0
 description:
   - Changes the Node object in one patch that also holds the record of what we changed, in annotations under
     C(gpuops.nvidia.com/). A run that dies leaves neither without the other.
-  - A cordon or a label that somebody else set is never replaced or taken away; RV(notes) names it.
+  - A label that somebody else set is never replaced or taken away; RV(notes) names it.
+  - Nodes are taken out of service, and given back, by M(gpuops.nvidia.gpu_node_custody).
   - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -26,25 +27,12 @@ options:
       - Hosts of the play whose Nodes are to be changed, all of them by one task, which wants C(run_once). A fleet does
         not pay for a process a host then. RV(of_hosts) says what became of each, and a host that failed does not fail
         the task.
-      - The Node, its cluster, O(owner), O(reason), O(labels), O(choices), O(purge_labels), O(keep_labels), O(take_over)
-        and O(startup_taint) are, where the task does not say them, what each host's variables
-        C(node_maintenance_*) and C(gpu_cluster_*) say, or the defaults of the role C(gpuops.nvidia.node_maintenance).
-        Hosts that have no cluster are left out.
+      - The Node, its cluster, O(labels), O(choices), O(purge_labels), O(keep_labels), O(take_over) and
+        O(startup_taint) are, where the task does not say them, what each host's variables C(node_maintenance_*) and
+        C(gpu_cluster_*) say, or the defaults of the role C(gpuops.nvidia.node_maintenance). Hosts that have no cluster
+        are left out.
     type: list
     elements: str
-  cordoned:
-    description:
-      - Whether no new pods may be scheduled. Unset leaves the cordon as it is.
-      - V(false) takes away only a cordon that O(owner) set.
-    type: bool
-  owner:
-    description: Whose cordon it is, recorded in annotation C(gpuops.nvidia.com/cordoned-by).
-    type: str
-    default: gpuops
-  reason:
-    description: Why the node is cordoned, recorded in annotation C(gpuops.nvidia.com/cordon-reason).
-    type: str
-    default: ""
   labels:
     description: Labels to set. Those that we set are recorded in annotation C(gpuops.nvidia.com/labels).
     type: dict
@@ -108,22 +96,15 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Cordon the node
-  gpuops.nvidia.gpu_node:
-    name: "{{ inventory_hostname }}"
-    cordoned: true
-    reason: driver upgrade
-
 - name: Take the start-up taint off a node that was validated
   gpuops.nvidia.gpu_node:
     name: "{{ inventory_hostname }}"
     startup_taint: gpuops.nvidia.com/not-ready
     tainted: false
 
-- name: Take the cordons away that we have set, from all nodes of the play
+- name: Set the labels of all nodes of the play as their variables say
   gpuops.nvidia.gpu_node:
     hosts: "{{ ansible_play_batch }}"
-    cordoned: false
   run_once: true
 
 - name: Admit the device plugin

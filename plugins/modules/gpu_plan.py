@@ -102,6 +102,20 @@ options:
       - A relative directory is one of the directory that Ansible was started in.
       - A file that is missing, or is no plan of this release of the collection, fails before the host is asked.
     type: path
+  approved_fleet:
+    description:
+      - Digest of the plan of the fleet that was approved, as M(gpuops.nvidia.gpu_fleet_plan) told it. The plan in
+        O(approved_from) is approved where it is the one that was part of that.
+      - A host that the fleet's plan does not have, or had no plan for, and one whose file is another since, fail before
+        the host is asked.
+    type: str
+  for_fleet:
+    description:
+      - Whether to put the plan by on the controller for M(gpuops.nvidia.gpu_fleet_plan) in the same run, which tells
+        the plans of all hosts at once.
+      - The result is then as with O(brief), unless the output is data for programs.
+    type: bool
+    default: false
   save_to:
     description:
       - Directory on the controller to save the plan in, as C(<inventory name of the host>.json), readable for its owner
@@ -145,7 +159,7 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: The plan as data, in the form that O(approved_plan) takes.
-  returned: success, unless O(brief)
+  returned: success, unless O(brief) or O(for_fleet)
   type: dict
   sample:
     schema: gpuops.nvidia/plan/v3
@@ -236,7 +250,7 @@ plan:
     notes: {description: Warnings; what should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
-  returned: success, unless O(brief)
+  returned: success, unless O(brief) or O(for_fleet)
   type: str
   sample: "a100: nothing to do"
 digest:
@@ -245,6 +259,21 @@ digest:
   returned: success
   type: str
   sample: 0123456789abcdef
+change:
+  description:
+    - What the plan does, in short and without the host's name. Hosts with the same C(digest) are changed alike; what a
+      canary of M(gpuops.nvidia.gpu_rollout) has to stand for follows from the rest.
+  returned: success
+  type: dict
+  contains:
+    digest: {description: Digest of all steps and requirements; empty without any., type: str, returned: success}
+    policy: {description: Digest of what is asked of the capabilities that have some., type: str, returned: success}
+    board: {description: The GPUs by their PCI ids., type: str, returned: success, sample: "8 x 10de:2330"}
+    system: {description: Distribution and architecture., type: str, returned: success, sample: ubuntu-24.04 x86_64}
+    runtime: {description: What starts containers., type: str, returned: success, sample: containerd}
+    driver_from: {description: The driver that is there., type: str, returned: success, sample: 580.178.04}
+    driver_to: {description: The driver that is there afterwards., type: str, returned: success, sample: 595.91.07}
+    clique: {description: "The IMEX domain, where the board is of a rack.", type: str, returned: success}
 refusals:
   description:
     - Why the plan cannot be carried out, that it is not covered by O(approved_plan) included. Empty where it can be.
@@ -296,6 +325,15 @@ waiting:
   returned: success
   type: list
   elements: str
+expected_seconds:
+  description:
+    - How long the steps that are not in RV(deferred) are expected to take, one after another, by those of the same kind
+      that this host has seen to their end; nine of ten took no longer.
+    - Nothing where this host has not done the like yet, where something has to come from outside, as a reboot, and
+      where nothing is to be done.
+  returned: success
+  type: int
+  sample: 840
 unfinished:
   description:
     - Ids of steps that a run has begun and that none has closed, as after a power cut. The next run of their module
@@ -313,7 +351,7 @@ held_by:
   type: dict
 observation:
   description: What was read of the host, as M(gpuops.nvidia.gpu_info) returns it.
-  returned: success, unless O(brief)
+  returned: success, unless O(brief) or O(for_fleet)
   type: dict
 gpus:
   description: How many GPUs for NVIDIA's driver the PCI bus has.
@@ -334,6 +372,13 @@ drain:
   sample: none
 pods:
   description: Pods whose devices change, as C(namespace/name), or by UID where the host does not tell the name.
+  returned: success
+  type: list
+  elements: str
+holders:
+  description:
+    - With RV(drain=node), the pods that have a GPU, open or given to them by the kubelet, named as in RV(pods).
+      O(gpuops.nvidia.gpu_pod_eviction#module:holders) takes them, as not all of them ask the API for one.
   returned: success
   type: list
   elements: str

@@ -5,48 +5,34 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_pod_eviction
-short_description: Evict the pods that hold GPUs from a node
+short_description: Evict the pods that use GPUs from a node, or all pods
 version_added: 0.1.0
 description:
-  - Evicts the pods of a node that hold C(nvidia.com/*) resources, and only those, through the eviction API, so that
-    disruption budgets are honoured, and waits until they are gone.
-  - Pods of a DaemonSet and static pods are never evicted; RV(stayed) names them.
-  - Refuses before the first eviction when a pod would be lost for good, that is, when it has no controller or keeps
-    data in an emptyDir, unless O(force) or O(delete_emptydir_data) allows it.
-  - In check mode the server tries every eviction without doing it.
+  - Drains a node as C(kubectl drain) does, of the pods that use GPUs or of all, and waits until they are gone.
+    C(docs/drain.md) has every case, and what kubectl does otherwise. It never cordons; M(gpuops.nvidia.gpu_node) does.
+  - A pod uses GPUs when it asks for them (C(nvidia.com/gpu) and names that begin so, C(nvidia.com/mig-*), shared ones),
+    has them by a ResourceClaim, or is one of O(holders) or O(pods). Network adapters and other resources
+    C(nvidia.com/*) are no GPUs.
+  - Pods go through the eviction API, so that disruption budgets are honoured. Each is read and compared before it is
+    evicted, so that a pod that has come back elsewhere under its name is left alone.
+  - Pods of a DaemonSet and static pods are never evicted; RV(stayed) names them. The pods of this collection's
+    components are not looked at, as they leave with the labels of their node.
+  - Refuses before the first eviction when a pod would be lost for good, when no disruption budget will ever let it go,
+    or when nobody would end it, and names the option that allows the loss where there is one.
+  - In check mode the evictions are added up for each disruption budget, which a dry run of the server does not, and the
+    server tries each that nothing holds up, without doing it.
   - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
   - gpuops.nvidia.kubernetes_auth.changes
+  - gpuops.nvidia.drain
 options:
   node:
     description: Name of the node.
     type: str
     required: true
-  pods:
-    description:
-      - The pods to evict, as C(namespace/name) or by UID. Others stay, and so does one of these that holds no GPU;
-        RV(uncounted) names it.
-      - Left out, all pods of the node that hold GPUs.
-    type: list
-    elements: str
-  force:
-    description: Whether to evict pods that no controller starts again.
-    type: bool
-    default: false
-  delete_emptydir_data:
-    description: Whether to evict pods that keep data in an emptyDir.
-    type: bool
-    default: false
-  grace_period:
-    description: Seconds that the pods get to end. Their own setting by default.
-    type: int
-  timeout:
-    description: Seconds to wait until all of them are gone, disruption budgets included.
-    type: int
-    default: 300
 """
 
 EXAMPLES = r"""
@@ -54,35 +40,67 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_pod_eviction:
     node: "{{ inventory_hostname }}"
     timeout: 600
+
+- name: Drain the whole node, and let training end by itself for two hours
+  gpuops.nvidia.gpu_pod_eviction:
+    node: "{{ inventory_hostname }}"
+    scope: node
+    delete_emptydir_data: true
+    wait_for_completion: app.kubernetes.io/component=training
+    wait_for_completion_timeout: 7200
+    timeout: 7800
 """
 
 RETURN = r"""
 evicted:
-  description: The pods that were evicted, as M(gpuops.nvidia.gpu_pods) describes them.
+  description:
+    - The pods that were evicted, or would be, as M(gpuops.nvidia.gpu_pods) describes them.
   returned: success
   type: list
   elements: dict
 stayed:
-  description: The GPU pods that are never evicted, with the reason.
+  description: The pods that are never evicted, as M(gpuops.nvidia.gpu_pods) describes them, each with its C(reason).
   returned: success
   type: list
   elements: dict
-uncounted:
+waiting:
   description:
-    - C(namespace/name) of those of O(pods) on the node that hold no GPU as the cluster counts them, without a resource
-      C(nvidia.com/*). They stay. Not those that end anyway, and none of this collection's components.
-  returned: success
-  type: list
-  elements: str
-blocked:
-  description: In check mode, the pods whose eviction a disruption budget would block now.
+    - The pods that are or were waited for without an eviction, each with its C(reason), as they are being deleted, go
+      with their namespace or complete by themselves.
   returned: success
   type: list
   elements: dict
-  sample: [{"pod": "team/trainer-0", "reason": "Cannot evict pod as it would violate the pod's disruption budget."}]
+blocked:
+  description:
+    - In check mode, the pods that could not go now. They are waited for; what would never go is refused.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"pod": "team/a-0", "reason": "disruption budget a allows 1 disruption(s) now, and 2 are to come"}]
+budgets:
+  description: The disruption budgets that evictions count for.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    namespace: {description: Namespace of the budget., type: str, returned: success}
+    name: {description: Its name., type: str, returned: success}
+    allowed: {description: Disruptions that it allowed when it was read., type: int, returned: success}
+    desired_healthy: {description: Pods that have to be healthy., type: int, returned: success}
+    current_healthy: {description: Pods that are healthy., type: int, returned: success}
+    expected_pods: {description: Pods that it is about., type: int, returned: success}
+    now: {description: Pods that it lets go now., type: list, elements: str, returned: success}
+    later: {description: Pods that wait for it., type: list, elements: str, returned: success}
+left:
+  description:
+    - The pods that should have ended and were not waited for any longer, each with its C(reason). See
+      O(skip_wait_for_delete_timeout).
+  returned: success
+  type: list
+  elements: dict
 pods:
   description: The pods that are in the way, as M(gpuops.nvidia.gpu_pods) describes them.
-  returned: failure, where pods would be lost or did not go in time
+  returned: failure, where the drain is refused or pods did not go in time
   type: list
   elements: dict
 # From docs/results.yml

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_pods
-short_description: Tell which pods hold GPUs
+short_description: Tell which pods use GPUs
 version_added: 0.1.0
 description:
-  - Lists the pods that hold C(nvidia.com/*) resources on one node or in the whole cluster. Finished pods hold none.
+  - Lists the pods that use GPUs on one node or in the whole cluster, by what they ask for, by ResourceClaims, and by
+    what hosts have seen. Finished pods use none.
   - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -28,6 +29,20 @@ options:
         have set such a label, stays and is not waited for.
     type: int
     default: 0
+  holders:
+    description:
+      - Pods that hosts have seen with GPUs, as C(namespace/name), by UID, or by the UID that the kubelet knows a static
+        pod by. They are listed though they may ask for none.
+    type: list
+    elements: str
+    default: []
+  gpu_resources:
+    description:
+      - Names of further resources C(nvidia.com/*) that are GPUs, as a device plugin's configuration renames them. The
+        prefix may be left out.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -39,7 +54,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pods:
-  description: The pods that hold GPUs, ordered by namespace and name.
+  description: The pods that use GPUs, ordered by namespace and name.
   returned: success
   type: list
   elements: dict
@@ -65,7 +80,7 @@ pods:
       type: str
       returned: success
     resources:
-      description: Its C(nvidia.com/*) resources with their counts.
+      description: The GPUs that it asks for, by resource with their counts.
       type: dict
       returned: success
       sample: {"nvidia.com/gpu": 2}
@@ -90,6 +105,12 @@ pods:
       description: Whether it is being deleted.
       type: bool
       returned: success
+    uses:
+      description: How it uses GPUs, one text a way.
+      type: list
+      elements: str
+      returned: success
+      sample: ["nvidia.com/gpu=2", "ResourceClaim gpus: gpu.nvidia.com/node-1/gpu-0"]
 # From docs/results.yml
 status:
   description: HTTP status of the API server's answer.

@@ -78,7 +78,7 @@ class CapabilityAction(ActionBase):
     def _followed(self, arguments: Mapping[str, Any], task_vars: Any) -> following.Following:
         """What shows how far the host is, for as long as it is entered; nothing where nobody is to read it."""
         seconds = following.interval(arguments.get("progress_interval"))
-        shown = seconds and people_read() and not (self._task.check_mode or self._task.no_log)
+        shown = seconds and people_read() and following.is_shown(self._task)
         return following.Following(
             str(task_vars.get("inventory_hostname")), arguments["run_id"], seconds,
             following.asking(self) if shown else None, following.on_screen)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..module_utils.cluster.client import ApiError, Client, Connection
-from ..module_utils.cluster.eviction import read_pods
+from ..module_utils.cluster.drain.observation import read_pods
 from ..module_utils.cluster.observation import published
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights

@@ -23,14 +23,23 @@ from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ..module_utils.cluster.components.rights import require_rights
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
-from ..module_utils.core.approval import differences, read_approved
+from ..module_utils.core.approval import differences
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import Plan, render
+from ..module_utils.core.plan import Plan, digest, render
 from ..module_utils.core.refusal import Refusal, as_result
+from ..module_utils.fleet.model import ClusterNote
 from .cluster_action import FROM_VARIABLES, ClusterAction, checked
 from .clusters import NAMING, PlayCluster, PlayVariables, clusters_of
+from .collected import Collected
 from .component_variables import ClusterWord, variables_behind
-from .plan_files import plan_path, read, save
+from .plan_files import (
+    APPROVED_FLEET,
+    APPROVED_FROM,
+    approved_plan_of_cluster,
+    cluster_path,
+    refuse_without_plans,
+    save,
+)
 from .reader_words import people_read
 
 ABSENT = "absent"
@@ -39,7 +48,9 @@ OF_TASK: Dict[str, Any] = {
     "show": {"type": "bool", "default": False},
     "require_rights": {"type": "bool", "default": False},
     "save_to": {"type": "path"},
-    "approved_from": {"type": "path"},
+    APPROVED_FROM: {"type": "path"},
+    APPROVED_FLEET: {"type": "str"},
+    "for_fleet": {"type": "bool", "default": False},
 }
 # Of a task of several components, each with its own options
 CHOSEN = "components"
@@ -50,6 +61,8 @@ SEVERAL: Dict[str, Any] = {
 # A cluster is the one whose namespace kube-system has this uid, whatever its kubeconfig is called: no other object
 # lives as long as it
 IDENTITY = "/api/v1/namespaces/kube-system"
+# In what is told of a cluster meanwhile: its identity, and what an approval of its plan covers
+_APPROVAL = "approval"
 # Components with nodes that must offer something in the end
 EXPECTED = "expected_allocatable"
 
@@ -85,7 +98,9 @@ class ComponentAction(ClusterAction):
         task = {name: value for name, value in self._task.args.items() if name not in (*known, FROM_VARIABLES)}
         self._show = boolean(task.get("show") or False)
         self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
-        self._save_to, self._approved_from = task.get("save_to"), task.get("approved_from")
+        self._save_to, self._approved_from = task.get("save_to"), task.get(APPROVED_FROM)
+        self._approved_fleet = str(task.get(APPROVED_FLEET) or "")
+        self._is_for_fleet = boolean(task.get("for_fleet") or False)
         given = self.given(task)
         self.variables = None
         clusters = [PlayCluster(access, ())]
@@ -111,7 +126,10 @@ class ComponentAction(ClusterAction):
             self._carry(access, self._wanted(cluster, given), told)
         except GpuOpsError as error:
             told.update(error.result(), failed=True)
+        approval = told.pop(_APPROVAL, {})
         result: Dict[str, Any] = remove_values(told, secrets(access))
+        if self._is_for_fleet:
+            Collected().cluster(_note(result, approval, bool(self._task.no_log)))
         return result
 
     def _carry(self, access: Connection, wanted: Sequence[Wanted], told: Dict[str, Any]) -> None:
@@ -160,16 +178,18 @@ class ComponentAction(ClusterAction):
         is_shown = self._show and not self._task.no_log and people_read()
         if is_shown:
             Display().display(remove_values(told["text"], hidden))
-        elif not whole.complete:
+        elif not whole.complete and not self._is_for_fleet:
             for note in whole.notes:
                 Display().warning(remove_values("%s: %s" % (whole.host, note), hidden))
         if self._save_to:
-            told["saved_as"] = _file(self._save_to, client)
+            uid = _identity(client)
+            told["saved_as"] = cluster_path(self._save_to, uid)
+            told[_APPROVAL] = {"uid": uid, "promise": digest(replace(whole, host="").promise())}
             save(told["plan"], told["saved_as"])
         if whole.refusals:
             raise GpuOpsError.because(whole.refusals)
-        if self._approved_from and whole.steps:
-            _hold_to(whole, read(_file(self._approved_from, client)))
+        if whole.steps:
+            self._hold(whole, client)
         if self._is_to_be_done and (self._task.check_mode or dry_run.forbidden):
             # All that is missing; what else is forbidden, as what admission denies, the server has said itself
             require_rights(client, whole)
@@ -184,6 +204,16 @@ class ComponentAction(ClusterAction):
             # All of it at once, as what is missing of rights is to be told before the first write
             apply(client, whole, max(each.parameters["wait_timeout"] for each in wanted))
         self._await(client, wanted, None if whole.steps else live, told)
+
+    def _hold(self, plan: Plan, client: Client) -> None:
+        """Raises GpuOpsError where more is needed than was approved; by what name the cluster goes says nothing."""
+        if self._approved_fleet and not self._approved_from:
+            refuse_without_plans(self._approved_fleet)
+        if self._approved_from:
+            approved = approved_plan_of_cluster(self._approved_from, _identity(client), self._approved_fleet)
+            differing = differences(plan, replace(approved, host=plan.host))
+            if differing:
+                raise GpuOpsError.because(differing)
 
     def _await(self, client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
         """Wait until everything runs. seen: what was observed, where nothing was written since."""
@@ -243,16 +273,17 @@ def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) ->
     return seen, plans
 
 
-def _file(directory: str, client: Client) -> str:
-    """Where the plan of a cluster is, among those of hosts."""
-    return plan_path(directory, "cluster-%s" % client.get(IDENTITY)["metadata"]["uid"])
+def _identity(client: Client) -> str:
+    """What tells a cluster from all others."""
+    return str(client.get(IDENTITY)["metadata"]["uid"])
 
 
-def _hold_to(plan: Plan, approved: Mapping[str, Any]) -> None:
-    """Raises GpuOpsError where more is needed than was approved; by what name the cluster goes says nothing."""
-    differing = differences(plan, replace(read_approved(approved), host=plan.host))
-    if differing:
-        raise GpuOpsError.because(differing)
+def _note(told: Mapping[str, Any], approval: Mapping[str, str], is_hidden: bool) -> ClusterNote:
+    """What is said of a cluster with all others. is_hidden: whether what is done to it may not be seen."""
+    refusals = tuple(map(Refusal.from_dict, told.get("refusals", ()))) if told["failed"] else ()
+    plan = Plan.from_dict(told["plan"]) if "plan" in told and not is_hidden else None
+    return ClusterNote(told["name"], approval.get("uid", ""), "" if refusals else approval.get("promise", ""), plan,
+                       refusals)
 
 
 def _refuse_disagreement(wanted: Sequence[Wanted]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Optional, Type
 
@@ -75,7 +76,7 @@ class Following:
                 Display().vvv("Its progress cannot be asked for: %s" % type(error).__name__, host=self._host)
                 continue
             if seen is not None and not self._over.is_set():
-                self._last = render(self._host, self._run, seen)
+                self._last = render(self._host, self._run, seen, time.time())
                 self._show(self._last)
 
 
@@ -92,6 +93,11 @@ def interval(given: Any) -> int:
         remedy="correct `progress_interval`",
         option="progress_interval",
     )
+
+
+def is_shown(task: Any) -> bool:
+    """Whether the lines of a task may be seen, and what it does is done."""
+    return not (task.check_mode or task.no_log)
 
 
 def on_screen(line: str) -> None:

@@ -1,16 +1,24 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What controller-side plugins need of a cluster: its nodes, read with the options of a plugin."""
+"""What controller-side plugins need of a cluster: the facts of its nodes, read with the options of a plugin."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+import sys
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from ..module_utils.cluster.client import Client, Connection, describe
-from ..module_utils.cluster.nodes import node_facts, skew_findings
+from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.nodes import node_facts, usual_drivers
+from ..module_utils.cluster.observation import NODES, UNREAD
 
-__all__ = ["access_from_plugin", "describe", "gpu_node_facts", "read_nodes"]
+__all__ = ["Picked", "access_from_plugin", "gpu_node_facts"]
 
-NODES = "/api/v1/nodes"
+
+class _Seen(NamedTuple):
+    """What is kept of a node. facts: None where they were not asked for."""
+
+    product: Optional[str]
+    driver_version: Optional[str]
+    facts: Optional[Dict[str, Any]]
 
 
 def access_from_plugin(get_option: Callable[[str], Any]) -> Connection:
@@ -18,19 +26,34 @@ def access_from_plugin(get_option: Callable[[str], Any]) -> Connection:
     return Connection.from_options({name: get_option(name) for name in Connection.__dataclass_fields__})
 
 
-def read_nodes(access: Connection, label_selector: Optional[str] = None) -> List[Dict[str, Any]]:
-    """The Node objects of a cluster, without the image lists that nobody asks for."""
-    nodes = Client(access).items(NODES, labelSelector=label_selector)
-    for node in nodes:
-        (node.get("status") or {}).pop("images", None)
-        (node.get("metadata") or {}).pop("managedFields", None)
-    return nodes
+class Picked(NamedTuple):
+    """The facts of nodes, before they are compared with what is usual among all that were looked at (usual_drivers)."""
+
+    nodes: List[Dict[str, Any]]
+    usual: Dict[str, str]
 
 
-def gpu_node_facts(nodes: List[Dict[str, Any]], include_all: bool = False) -> List[Dict[str, Any]]:
-    """Facts of the GPU nodes (or of all nodes), ordered by name, with the findings that only a comparison shows."""
-    facts = [node_facts(node) for node in nodes]
-    facts = [each for each in facts if include_all or each["present"]]
-    for name, finding in skew_findings(facts).items():
-        next(each for each in facts if each["name"] == name)["findings"].append(finding)
-    return sorted(facts, key=lambda each: str(each["name"]))
+def gpu_node_facts(
+    access: Connection, label_selector: Optional[str] = None, include_all: bool = False,
+    pick: Callable[[Mapping[str, Any]], bool] = lambda facts: True, forget: Callable[[], None] = lambda: None,
+) -> Picked:
+    """Facts of the GPU nodes (or of all nodes), by one list of which no more is kept.
+
+    pick: whether the facts of a node are wanted. Those that are not count all the same where nodes are compared.
+    forget: called where all nodes come anew, as the API server has forgotten its list.
+    """
+
+    def keep(node: Mapping[str, Any]) -> Optional[_Seen]:
+        facts = node_facts(node)
+        if not (include_all or facts["present"]):
+            return None
+        return _Seen(_shared(facts["product"]), _shared(facts["driver_version"]), facts if pick(facts) else None)
+
+    seen = Client(access).items(NODES, keep=keep, leave_out=UNREAD, forget=forget, labelSelector=label_selector)
+    return Picked([each.facts for each in seen if each.facts is not None],
+                  usual_drivers((each.product, each.driver_version) for each in seen))
+
+
+def _shared(text: Optional[str]) -> Optional[str]:
+    """The same text in memory for each node that says it."""
+    return sys.intern(text) if text else text

@@ -12,15 +12,13 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 from ansible.utils.display import Display
 
-from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.client import NO_ANSWER, Client, Connection
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.secrets import without_passwords
 from .clusters import PlayVariables, clusters_of
 from .role_variables import defaults
 
 HOSTS = "hosts"
-# The code of an API server that was asked until the time for that was over, see client.py
-NO_ANSWER = "cluster.no_answer"
 # How many Nodes are asked about, or have a pod that is waited for, at a time
 AT_ONCE = 16
 # The library gives a file of a kubeconfig's certificate to whoever asks next, before it has written it

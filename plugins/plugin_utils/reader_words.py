@@ -12,7 +12,8 @@ from ..module_utils.core.plan import Plan, render
 from ..module_utils.core.refusal import Refusal, as_result
 
 # Options that the playbooks set for every module; a role that is used alone reads none of these variables
-OF_PLAYBOOKS = {"lock_timeout": "gpu_lock_timeout", "progress_interval": "gpu_progress_interval"}
+OF_PLAYBOOKS = {"lock_timeout": "gpu_lock_timeout", "progress_interval": "gpu_progress_interval",
+                "approved_from": "gpu_plan_dir", "approved_fleet": "gpu_approved_fleet"}
 # Callbacks whose standard output is data: a line of ours would break it.
 DATA_CALLBACKS = ("json", "jsonl", "null")
 

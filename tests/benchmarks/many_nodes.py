@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 from urllib.parse import parse_qs, urlsplit
 
 HERE = Path(__file__).resolve().parent
@@ -74,14 +74,15 @@ COMPONENTS = PLAY + """
         rolespec_validate: false
       vars:
         gpu_clusters_are_named: true
-        node_maintenance_rights: [nodes, pods, probe]
+        node_maintenance_rights: [nodes, pods, custody, rollout, probe]
 """ + GROUPED % ("in_question", "gpu_hosts_in_question") + PLAY + """
     - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/bring.yml"
 """ + GROUPED % ("not_brought", "gpu_hosts_not_brought") + GROUPED % ("with_features", "gpu_hosts_with_features")
 NODES_OF_HOSTS = PLAY + """
-    - gpuops.nvidia.gpu_node:
+    - gpuops.nvidia.gpu_node_custody:
         hosts: "{{{{ gpu_hosts_still_converged }}}}"
-        cordoned: false
+        state: returned
+        startup_taint: ""
       register: gpu_nodes_offered
       changed_when: gpu_nodes_offered.changed
       run_once: true
@@ -131,21 +132,6 @@ class Bench:
     def bring(self) -> None:
         """Bring the components while there is no node: all of them are rolled out then."""
         self.run(self._play(NOW, COMPONENTS, ()))
-
-    def populate(self) -> None:
-        """Make the nodes, of which nobody says that they are dead: what would is stopped."""
-        plane = self.lab.control_plane
-        assert plane is not None
-        for name in ("kube-scheduler", "kube-controller-manager"):
-            plane.daemons[name].stop()
-        connections = [Client(Connection(kubeconfig=str(self.lab.kubeconfig))) for _each in range(8)]
-
-        def make(number: int) -> None:
-            connections[number % len(connections)].create(NODES, node(number))
-
-        with ThreadPoolExecutor(len(connections)) as pool:
-            for first in range(0, self.nodes, len(connections)):
-                list(pool.map(make, range(first, min(first + len(connections), self.nodes))))
 
     # Its ways
 
@@ -209,6 +195,22 @@ class Bench:
                         raise SystemExit("%s changed %d things on a converged cluster" % (way, run["changed"]))
                     runs[way].append(run)
         return runs
+
+
+def populate(lab: Lab, numbers: Sequence[int], make: Callable[[int], Dict[str, Any]]) -> None:
+    """Make the nodes, of which nobody says that they are dead: what would is stopped."""
+    plane = lab.control_plane
+    assert plane is not None
+    for daemon in ("kube-scheduler", "kube-controller-manager"):
+        plane.daemons[daemon].stop()
+    connections = [Client(Connection(kubeconfig=str(lab.kubeconfig))) for _each in range(8)]
+
+    def create(number: int) -> None:
+        connections[number % len(connections)].create(NODES, make(number))
+
+    with ThreadPoolExecutor(len(connections)) as pool:
+        for first in range(0, len(numbers), len(connections)):
+            list(pool.map(create, numbers[first:first + len(connections)]))
 
 
 def name(number: int) -> str:
@@ -295,7 +297,7 @@ def main() -> None:
         try:
             bench = Bench(lab, Path(place), int(told.nodes or 15000), int(told.hosts or 40), told.before or "")
             bench.bring()
-            bench.populate()
+            populate(lab, range(bench.nodes), node)
             load = os.getloadavg()[0]
             runs = bench.compare(told.runs)
         finally:

@@ -51,6 +51,8 @@ OF_ANSIBLE = {
 }
 PLANNER = "gpu_plan"
 READERS = ("gpu_info", PLANNER, "gpu_validation")
+# They say what other tasks have found
+TELLERS = ("gpu_fleet_plan", "gpu_fleet_progress")
 # Of the modules that serve the clusters of a play in one task: the keys of each cluster, beside those of every one
 OF_A_CLUSTER = {
     **dict.fromkeys(("node_feature_discovery", "gpu_feature_discovery", "device_plugin", "dcgm_exporter",
@@ -173,7 +175,8 @@ def shared_results(name: str) -> str:
         return str(results["writer"] + results["host"] + failure)
     served = "".join([results["clusters"], *(textwrap.indent(results[each], CONTAINED) for each in OF_A_CLUSTER[name]),
                       results["text"]]) if name in OF_A_CLUSTER else ""
-    return str(served + results["host" if name in READERS else "cluster"] + failure)
+    asked = "" if name in TELLERS else results["host" if name in READERS else "cluster"]
+    return str(served + asked + failure)
 
 
 def variables_page() -> str:

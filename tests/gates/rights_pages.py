@@ -29,6 +29,7 @@ INDENT = 4
 DOES = {
     "inventory": "the inventory plugin `gpu_nodes`",
     "plan": "`gpuops.nvidia.plan`, and check mode of what brings components",
+    "stage": "`gpuops.nvidia.stage`",
     "validate": "`gpuops.nvidia.validate`",
     "site": "`gpuops.nvidia.site`",
     "uninstall": "`gpuops.nvidia.uninstall`",
@@ -57,6 +58,9 @@ def files() -> Dict[str, str]:
         name = _dashed(component, option)
         made["%s/options/%s.yaml" % (DIRECTORY, name)] = HEAD + roles(*(
             ("gpuops-%s-%s" % (playbook, name), rules) for playbook, rules in needed.items()))
+    for program, rules in table().BESIDE.items():
+        made["%s/options/%s.yaml" % (DIRECTORY, program)] = HEAD + roles(*(
+            ("gpuops-%s-%s" % (playbook, program), rules) for playbook in table().TAKE_NODES))
     made[PAGE] = page()
     return made
 
@@ -145,6 +149,12 @@ def _tables() -> List[str]:
         name = "_".join(filter(None, (component, option)))
         link = "[`%s`](rbac/options/%s.yaml)" % (name, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
+    lines += ["", "## Programs that are asked", "",
+              "Where a cluster has them. Each has a file with roles, as options have, in the program's namespace.", "",
+              "| Program | Playbooks | Beyond their roles | To |", "|---|---|---|---|"]
+    lines += ["| [%s](rbac/options/%s.yaml) | %s | %s | %s |" % (
+        program, program, ", ".join(table().TAKE_NODES), _spoken([rule]), rule.purpose)
+        for program, rules in table().BESIDE.items() for rule in rules]
     return lines
 
 

@@ -29,11 +29,12 @@ OPTIONS_OF = {
     "gpuops.nvidia.cluster_component.pods": ("cluster_component.py", "PODS"),
     "gpuops.nvidia.cluster_component.task": ("cluster_component.py", "TASK"),
     "gpuops.nvidia.cluster_component.several": ("cluster_component.py", "SEVERAL"),
+    "gpuops.nvidia.drain": ("drain.py", "DOCUMENTATION"),
 }
 # A module of this one runs on the controller, once for all hosts
 OF_CLUSTER = "gpuops.nvidia.kubernetes_auth"
 # What only a task says
-OF_TASK = ("from_variables", "require_rights", "show", "save_to", "approved_from")
+OF_TASK = ("from_variables", "require_rights", "show", "save_to", "approved_from", "approved_fleet", "for_fleet")
 TEXTS = REPOSITORY / "docs" / "roles.yml"
 # What docs/roles.yml says of several roles at once
 EVERY_ROLE = "every_role"

@@ -18,9 +18,10 @@ REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # What uses one processor, or waits for its disk and the network, runs behind the tests in what they leave over
 BESIDE_SECONDS = 5400
-# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
-# built first), or that stop a run at many of its steps: too long for the inner loop
-PROGRAMS = ("tests/unit/cluster/components/test_carrying_out.py", "tests/unit/cluster/test_beside_charts.py",
+# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus or an API
+# server (which are built first), or that stop a run at many of its steps: too long for the inner loop
+PROGRAMS = ("tests/unit/cluster/components/test_carrying_out.py", "tests/unit/cluster/custody/test_disturbed.py",
+            "tests/unit/cluster/test_beside_charts.py", "tests/unit/cluster/test_budget.py",
             "tests/unit/core/test_injected.py", "tests/unit/driver/test_migration.py",
             "tests/unit/driver/test_precompiled.py", "tests/unit/driver/test_runfile.py",
             "tests/unit/driver/test_way_back.py", "tests/unit/packages",
@@ -95,7 +96,7 @@ def laboratory_gates() -> List[Gate]:
 
 
 def slow_gates() -> List[Gate]:
-    return [Gate("slow", "Debian's own driver, compiled", _slow, 2400),
+    return [Gate("slow", "Debian's own driver, compiled, and an upgrade of a fleet", _slow, 4000),
             Gate("program-variations", "variations of the tests that run programs", _program_variations, 2400),
             Gate("variations", "variations of the tests on laboratory hosts", _variations, 4000, needs=("lab-parts",))]
 

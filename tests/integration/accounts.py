@@ -18,6 +18,8 @@ from gpulab.lab import Lab
 
 RBAC = REPOSITORY / "docs" / "rbac"
 PLAYBOOKS = ("inventory", "plan", "validate", "site", "uninstall")
+# {program that may be there: its namespace}
+BESIDE = {"medik8s": "medik8s-leases"}
 LEFT_BEHIND = "of-an-older-release"
 GROUP = "rbac.authorization.k8s.io"
 
@@ -40,10 +42,13 @@ def roles_in(name: str) -> List[Dict[str, Any]]:
 
 
 def prepare(lab: Lab) -> Dict[str, Path]:
-    """{playbook: the kubeconfig of its user}, once the namespace, the roles and their bindings are there."""
-    made = [yaml.safe_load((RBAC / "namespace.yaml").read_text())]
+    """{playbook: the kubeconfig of its user}, once the namespaces, the roles and their bindings are there."""
+    made = [yaml.safe_load((RBAC / "namespace.yaml").read_text()),
+            *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in BESIDE.values())]
+    beside = [role for program in BESIDE for role in roles_in("options/%s.yaml" % program)]
     for playbook in PLAYBOOKS:
-        roles = roles_in(playbook + ".yaml")
+        roles = [*roles_in(playbook + ".yaml"), *(
+            role for role in beside if role["metadata"]["name"].startswith(user_of(playbook) + "-"))]
         made += [*roles, *(binding(role, user_of(playbook)) for role in roles)]
     create(lab, made)
     plane = lab.control_plane

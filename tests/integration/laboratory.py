@@ -237,7 +237,8 @@ class Running:
         code = self.process.wait()
         calls = json.loads(self.calls.read_text()) if self.calls.exists() else {}
         played = Played(code, self.results.read_text(), calls)
-        assert played.undocumented() == []
+        undocumented = played.undocumented()
+        assert undocumented == [], undocumented
         return played
 
 

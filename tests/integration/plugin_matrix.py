@@ -120,7 +120,7 @@ class Bed:
         self.delete(pods)
 
     def site(self, **variables: Any) -> Any:
-        return self.fleet.play("gpuops.nvidia.site", gpu_serial=len(HOSTS), **variables)
+        return self.fleet.play("gpuops.nvidia.site", gpu_rollout_limit=len(HOSTS), **variables)
 
     # What is offered
 

@@ -37,9 +37,8 @@ COMPONENTS = ("gpu_feature_discovery", "device_plugin", "dcgm_exporter")
 NEW, OURS_THERE = "not gpu_node_has_ours | bool", "gpu_node_has_ours | bool"
 # What is done: the tasks of site and of uninstall that are the cluster's, in their order, and which Nodes they are for
 PHASES: Dict[str, Tuple[Tuple[str, str], ...]] = {
-    "bring": (("cluster", ""), ("taint", NEW), ("cordon", NEW), ("offer", ""), ("components", ""), ("untaint", "")),
-    "remove": (("cluster", ""), ("cordon", OURS_THERE), ("pause", OURS_THERE), ("drain", OURS_THERE),
-               ("components", ""), ("uncordon", OURS_THERE)),
+    "bring": (("cluster", ""), ("taint", NEW), ("take", NEW), ("give_back", ""), ("components", ""), ("untaint", "")),
+    "remove": (("cluster", ""), ("take", OURS_THERE), ("components", ""), ("give_back", OURS_THERE)),
 }
 Request = Tuple[str, str]
 OURS = "app.kubernetes.io/managed-by=gpuops"

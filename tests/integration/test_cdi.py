@@ -49,7 +49,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         {"name": HOST, "board": "l40s", "gpus": 2}, {"name": MIG, "board": "a100-80gb-sxm", "gpus": 2},
     ]}, "test_cdi.py"))
     fleet = Fleet(lab, tmp_path_factory.mktemp("cdi"))
-    fleet.play("gpuops.nvidia.site", gpu_serial=2)
+    fleet.play("gpuops.nvidia.site", gpu_rollout_limit=2)
     yield fleet
     lab.down()
 

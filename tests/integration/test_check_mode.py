@@ -110,7 +110,7 @@ def test_cluster_modules_in_check_mode(demo: Fleet, bare: Any) -> None:
         {"gpuops.nvidia.gpu_cluster_info": {"kubeconfig": kubeconfig}},
         {"gpuops.nvidia.gpu_pods": {"kubeconfig": kubeconfig, "node": "a100"}},
         {"gpuops.nvidia.gpu_pod_eviction": {"kubeconfig": kubeconfig, "node": "a100"}},
-        {"gpuops.nvidia.gpu_node": {"kubeconfig": kubeconfig, "name": "a100", "cordoned": True,
+        {"gpuops.nvidia.gpu_node": {"kubeconfig": kubeconfig, "name": "a100",
                                     "labels": {"nvidia.com/gpu.present": "true"}}}], "--check",
         ansible_connection="local", ansible_python_interpreter="{{ ansible_playbook_python }}")
     assert played.code == 0, played.failures()

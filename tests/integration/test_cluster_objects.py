@@ -154,7 +154,7 @@ def brought(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     planned = told(cluster.plans(**options))
     assert told(cluster.run(**options)) == planned
     before, asked = cluster.versions(), []
-    real = Client._request
+    real = Client._answer
 
     def request(self: Client, method: str, path: str, *arguments: Any, **given: Any) -> Any:
         if self is cluster.client:
@@ -162,7 +162,7 @@ def brought(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -
         return real(self, method, path, *arguments, **given)
 
     with monkeypatch.context() as counted:
-        counted.setattr(Client, "_request", request)
+        counted.setattr(Client, "_answer", request)
         assert told(cluster.run(**options)) == []
     assert set(asked) == {"GET", REVIEWS} and asked.count(REVIEWS) == 1 and len(asked) < 20
     assert cluster.versions() == before

@@ -131,7 +131,7 @@ def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: F
     assert planned["drain"] == "pods"
     assert planned["pods"] == ["default/" + goes["metadata"]["name"]]
     changed = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE)
-    _asked, eviction = changed.results(HOST, "gpu_pod_eviction")
+    _asked, eviction = (each for each in changed.results(HOST, "gpu_node_custody") if each.get("custody") == "taken")
     assert [pod["name"] for pod in eviction["evicted"]] == [goes["metadata"]["name"]]
     now = json.loads(fleet.lab.kubectl(["get", "pod", "keeper", "-o", "json"]).stdout)
     assert now["metadata"]["uid"] == stays["metadata"]["uid"]

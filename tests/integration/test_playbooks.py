@@ -76,7 +76,7 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
     """Somebody is there between the plan of all hosts and the turn of this one."""
     fleet.play("gpuops.nvidia.plan", "--limit", "one", gpu_plan_dir="approved")
     site = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
-    changing = next(position for position, play in enumerate(site) if "gpuops_run_changing" in str(play["hosts"]))
+    changing = next(position for position, play in enumerate(site) if play["hosts"] == "{{ gpu_hosts_in_order }}")
     somebody = {"name": "Somebody is there", "hosts": "one", "gather_facts": False, "tasks": [
         {"ansible.builtin.copy": {"content": "# mine\n", "dest": "/etc/modprobe.d/gpuops-nouveau.conf"}}]}
     path = fleet.scratch / "site-and-somebody.yml"
@@ -89,13 +89,14 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
         fleet.say("one", "rm", "-f", "/etc/modprobe.d/gpuops-nouveau.conf")
     assert refused.code != 0
     assert "/etc/modprobe.d/gpuops-nouveau.conf" in messages(refused, "one")[0], refused.failures()
-    assert refused.results("one", "gpu_node") == []
+    assert refused.results("one", "gpu_node_custody") == []
     assert not cordoned(fleet, "one")
 
 
 def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
     played = in_one_run(fleet, {"site": "two,plain"}, {"uninstall": "one"})
-    assert len(played.results("two", "gpu_pod_eviction")) == 2, "asked, done"
+    states = [each["custody"] for each in played.results("two", "gpu_node_custody") if "custody" in each]
+    assert states[:2] == ["taken", "taken"] and states[-1] == "returned", "asked, done"
     assert len(played.results("one", "gpu_plan")) == 1, "the uninstallation's own"
     assert not any(cordoned(fleet, host) for host in ("one", "two"))
     assert fleet.say("two", "cat", "/sys/module/nvidia/version") == "580.178.04"

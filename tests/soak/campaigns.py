@@ -13,6 +13,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List
 import chart_nodes
 import core_matrix
 import cores
+import fleet_storm
 import host_cuts
 import host_life
 import plugin_matrix
@@ -20,6 +21,7 @@ import request_faults
 import workspace
 from api_proxy import Proxy
 from laboratory import Fleet, new_lab
+from real_api import RealApi
 
 HOST = "gpu"
 LIFE_CHAPTERS = 30
@@ -185,6 +187,20 @@ def spoiled_requests(bed: request_faults.Bed, seed: int) -> List[str]:
     return bed.attack(request_faults.CASES[seed % len(request_faults.CASES)], seed)
 
 
+@contextlib.contextmanager
+def api_server(scratch: Path) -> Iterator[fleet_storm.Bed]:
+    server = RealApi(scratch)
+    server.start()
+    try:
+        yield fleet_storm.Bed(server, scratch / "cases")
+    finally:
+        server.stop()
+
+
+def storm(bed: fleet_storm.Bed, seed: int) -> List[str]:
+    return bed.storm(seed)
+
+
 def unit_tests(path: str, **environment: str) -> str:
     """Run tests with these variables; the last line of what they say."""
     words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
@@ -207,6 +223,8 @@ ALL: Dict[str, Campaign] = {
                       whole_way),
     "matrix": Campaign("each way to offer GPUs, on two boards: brought, validated, repeated, and with all in use",
                        len(plugin_matrix.CASES), two_boards, configuration),
+    "fleet": Campaign("a fleet changed while hosts fail, die and hang, admins cordon, and controllers are killed", 200,
+                      api_server, storm),
     "requests": Campaign("the API server misbehaving, or the controller killed, at each request of a run",
                          len(request_faults.CASES), proxied_cluster, spoiled_requests),
     "mig": Campaign("%s changes of MIG layout on each board, many with a failing call" % MIG_STEPS, 1, directory,

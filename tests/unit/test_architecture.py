@@ -12,12 +12,14 @@ import pytest
 UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
 CAPABILITIES = [room for room in ROOMS
-                if room not in ("core", "hardware", "packages", "validation", "cluster", "mains")]
+                if room not in ("core", "hardware", "packages", "validation", "rollout", "cluster", "fleet", "mains")]
 ALLOWED = {
     "core": set(),
     "hardware": {"core"},
     "packages": {"core"},
-    "cluster": {"core"},
+    "rollout": {"core"},
+    "cluster": {"core", "rollout"},
+    "fleet": {"core"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
     "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
@@ -60,6 +62,11 @@ def test_rooms_import_only_what_the_house_allows(room: str, path: Path) -> None:
     assert ours - {room, ""} <= ALLOWED[room]
 
 
+def test_packages_say_what_they_are_in_their_modules() -> None:
+    """ansible-test wants nothing in a package's own file (sanity test empty-init)."""
+    assert [str(path) for path in UTILS.parent.rglob("__init__.py") if path.stat().st_size] == []
+
+
 def test_plugins_import_each_other_relatively() -> None:
     """Modules too: they are run by their full names, on a host as on the controller."""
     assert [str(path) for path in UTILS.parent.rglob("*.py")
@@ -87,7 +94,8 @@ def test_the_registry_knows_every_capability_by_one_name() -> None:
     assert {module for module, _name in taken} >= {room + ".capability" for room in CAPABILITIES}
 
 
-@pytest.mark.parametrize("room, path", [(r, p) for r, p in sources() if p.name == "planner.py"])
+@pytest.mark.parametrize(
+    "room, path", [(r, p) for r, p in sources() if p.name == "planner.py" or r in ("rollout", "fleet")])
 def test_planners_are_pure(room: str, path: Path) -> None:
     names = imports(path)
     assert not any(name.endswith((".host", ".journal")) or name in ("os", "time", "random") for name in names)

@@ -13,6 +13,8 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
 
 import converged_cluster  # noqa: E402
 import converged_host  # noqa: E402
+import inventory  # noqa: E402
+import plan_of_fleet  # noqa: E402
 from converged_host import BEFORE, NOW, PING, promises, report, summary  # noqa: E402
 
 
@@ -44,3 +46,45 @@ def test_the_whole_of_site_is_held_to_so_many_pings(seconds: float, kept: bool) 
     found = converged_cluster.summary({"site": runs(1, seconds, seconds, 99), "ping": runs(1, 2, 2, 2)})
     assert list(converged_cluster.promises(found).values()) == [kept]
     assert ("NOT KEPT" in converged_cluster.report(found)) != kept
+
+
+def read(*seconds: float) -> List[Dict[str, Any]]:
+    return [dict.fromkeys(inventory.MEASURED, each) for each in seconds]
+
+
+@pytest.mark.parametrize("seconds, peak, kept", [
+    (13.0, 200.0, [True, True, True, True]), (13.1, 200.0, [True, False, True, True]),
+    (13.0, 200.1, [True, True, True, False])])
+def test_an_inventory_is_held_to_a_bare_list_and_to_what_it_keeps(
+        seconds: float, peak: float, kept: List[bool]) -> None:
+    found = inventory.summary({inventory.LIST: read(10, 10, 10), inventory.PLAIN: read(9, 9, 99),
+                               inventory.WHOLE: read(seconds, seconds, seconds), inventory.WARM: read(1, 1, 1)})
+    memory = {way: {"peak": most, "held": 1.0, "kept": 100.0}
+              for way, most in ((inventory.PLAIN, 1.0), (inventory.WHOLE, peak))}
+    assert list(inventory.promises(found, memory).values()) == kept
+    assert any("NOT KEPT" in line for line in inventory.report(found, memory)) == (not all(kept))
+
+
+def test_nodes_of_the_inventory_have_gpus_and_names_of_their_own() -> None:
+    made = [inventory.gpu_node(number) for number in (0, 1, 14999)]
+    assert len({node["metadata"]["name"] for node in made}) == 3
+    assert all("nvidia.com/gpu" in node["status"]["allocatable"] for node in made)
+    # As measured where 15,000 of them were listed
+    assert 9000 < len(str(made[1])) < 15000
+
+
+@pytest.mark.parametrize("peak, lines, kept", [
+    (125, 60, [True, True]), (126, 60, [True, False]), (100, 61, [False, True])])
+def test_the_plan_of_a_fleet_is_held_to_its_lines_and_to_the_memory_of_short_plans(
+    peak: float, lines: int, kept: List[bool]
+) -> None:
+    seen = {plan_of_fleet.LONG: {"peak_mib": peak, "lines": lines}, plan_of_fleet.SHORT: {"peak_mib": 100, "lines": 5}}
+    found = plan_of_fleet.summary({way: [dict(run, **told) for run in runs(0, 2)] for way, told in seen.items()}, 10)
+    assert list(plan_of_fleet.promises(found).values()) == kept
+    assert ("NOT KEPT" in "".join(plan_of_fleet.report(found))) != all(kept)
+    assert found[plan_of_fleet.SHORT]["cpu_seconds_a_host"] == 0.1
+
+
+def test_the_lines_of_the_plan_of_a_fleet_are_counted() -> None:
+    assert plan_of_fleet.shown("x\nTASK [Say it of all hosts and clusters] ***\na\nb\nok: [gpu-1]\n") == 2
+    assert plan_of_fleet.shown("TASK [Plan] ***\n") == 0

@@ -19,10 +19,11 @@ SITES: List[Site] = refusals.sites()
 CODED = [site for site in SITES if site.code]
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name
-AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "registry.py": {"plan"}, "shipped.py": {"host"},
-         "action": {"cluster", "validation"}, "inventory": {"inventory"}, "roles": {"cluster", "activation"},
+AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "fleet": {"approval"}, "registry.py": {"plan"},
+         "shipped.py": {"host"},
+         "action": {"cluster", "plan", "validation"}, "inventory": {"inventory"}, "roles": {"cluster", "activation"},
          "playbooks": {"playbook"},
-         "plugin_utils": {"approval", "cluster", "host", "packages", "validation", "variables"}}
+         "plugin_utils": {"approval", "cluster", "host", "inventory", "packages", "validation", "variables"}}
 OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "playbook", "validation"}
 
 

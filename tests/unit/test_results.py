@@ -17,7 +17,9 @@ from documentation import OF_ANSIBLE, READERS, WRITERS, returned, undocumented
 from workspace import REPOSITORY, collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import evict_gpu_pods, read_gpu_pods
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.observation import read_users
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import observe
@@ -181,16 +183,17 @@ def test_what_is_read_of_a_cluster(cluster: Client) -> None:
 
 
 def test_what_is_told_of_a_node_that_changes(cluster: Client) -> None:
-    result = change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=True)
+    result = change_node(cluster, "gpu-1", NodePolicy(labels={"of": "ours"}), dry_run=True)
     assert list(undocumented(result, returned("gpu_node"))) == [] and missing(result, returned("gpu_node")) == []
 
 
 def test_what_is_told_of_pods(cluster: Client) -> None:
-    found = [each.result() for each in read_gpu_pods(cluster, "gpu-1")]
+    found = [dict(pod.result(), uses=list(ways)) for pod, ways in read_users(cluster, "gpu-1", policy_of({}))]
     assert found and list(undocumented({"pods": found}, returned("gpu_pods"))) == []
-    evicted = evict_gpu_pods(cluster, "gpu-1", None, True, True, None, 1, dry_run=True)
-    assert list(undocumented(evicted, returned("gpu_pod_eviction"))) == []
-    assert missing(evicted, returned("gpu_pod_eviction")) == []
+    for dry_run in (True, False):
+        evicted = drain_node(cluster, "gpu-1", policy_of({"force": True}), dry_run)
+        assert list(undocumented(evicted, returned("gpu_pod_eviction"))) == []
+        assert missing(evicted, returned("gpu_pod_eviction")) == []
 
 
 def test_what_reaches_the_task_through_the_action_plugins(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ for name in ("cluster", "driver"):
     sys.path.insert(0, str(Path(__file__).parent / name))
 
 from cluster_api import Api  # noqa: E402
-from cluster_objects import h100_node  # noqa: E402
+from cluster_objects import h100_labels, h100_node  # noqa: E402
 from driver_world import World, made, policy  # noqa: E402
 from gpu_hosts import A100, facts  # noqa: E402
 
@@ -77,7 +77,8 @@ def planned() -> Dict[str, Any]:
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     server = Api(tmp_path_factory.mktemp("api"))
-    server.state.nodes = [h100_node("gpu-1"), h100_node("gpu-2", unschedulable=True),
+    in_zone = {**h100_labels(), "topology.kubernetes.io/zone": "eu-1"}
+    server.state.nodes = [h100_node("gpu-1"), h100_node("gpu-2", unschedulable=True, labels=in_zone),
                           h100_node("gpu-3", allocatable={"nvidia.com/gpu": "7"}, ready=False)]
     yield server
     server.close()
@@ -118,8 +119,10 @@ def test_the_examples_on_hosts_plans_and_nodes_give_what_the_page_says(tmp_path:
         code[-1]["name"]: result for code, result in told(tasks=True)}
 
 
-def test_the_group_of_the_inventory_has_the_nodes_that_the_page_says(tmp_path: Path, api: Api) -> None:
-    ((options, groups),) = told(tasks=False)
+@pytest.mark.parametrize("options, groups", told(tasks=False))
+def test_the_groups_of_an_inventory_have_the_nodes_that_the_page_says(
+    tmp_path: Path, api: Api, options: Dict[str, Any], groups: Dict[str, List[str]],
+) -> None:
     listing = json.loads(ansible(tmp_path, "inventory", "--inventory", configuration(tmp_path, api, **options),
                                  "--list"))
     assert {name: listing[name]["hosts"] for name in groups} == groups

@@ -14,6 +14,7 @@ import role_files
 import yaml
 from workspace import REPOSITORY, source_files
 
+from ansible_collections.gpuops.nvidia.plugins.action import gpu_rollout
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
@@ -24,6 +25,7 @@ PLAYBOOKS = REPOSITORY / "playbooks"
 ROLES = documentation.roles()
 DECLARED = documentation.declared()
 PAGES = documentation.pages()
+OF_ROLLOUT = {gpu_rollout.DOMAIN, *(gpu_rollout.PREFIX + option for option in gpu_rollout.OF_CLUSTER)}
 WORD = re.compile(r"\b_*gpu_[a-z0-9_]+\b")
 NAMED = re.compile(r"(?<!k8s_)\b(gpu_[a-z0-9_]*[a-z0-9])\b(?!\.(?:yml|md|py))")
 DEFAULTED = re.compile(r"\b(gpu_\w+)\s*\|\s*default\(")
@@ -150,11 +152,12 @@ def test_a_role_gives_its_variables_to_its_modules() -> None:
 def test_every_declared_variable_is_described_and_used() -> None:
     text = "\n".join(text for _path, text in files(PLAYBOOKS, REPOSITORY / "roles"))
     assert [name for name, option in DECLARED.items() if not (option.get("description") and option.get("type"))] == []
-    assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text) and name not in CONNECTION] == []
+    by_plugins = {*CONNECTION, *OF_ROLLOUT}
+    assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text) and name not in by_plugins] == []
 
 
-def test_every_variable_of_the_connection_is_declared() -> None:
-    assert set(CONNECTION) <= set(DECLARED)
+def test_every_variable_that_a_plugin_reads_is_declared() -> None:
+    assert {*CONNECTION, *OF_ROLLOUT} <= set(DECLARED)
 
 
 @pytest.mark.parametrize("page", sorted(path for path in source_files() if path.endswith(".md")))

@@ -17,7 +17,7 @@ from ..core.steps import PACKAGES_INSTALL
 from ..hardware import runfile
 from ..hardware.boot import installed_module, module_file
 from ..hardware.driver_container import DriverContainer, read_driver_container
-from ..hardware.holders import Holder, read_holders
+from ..hardware.holders import Holder, module_of, process_of, read_holders, read_mapped
 from ..hardware.mig import RESTORE_WANTED
 from ..hardware.parameters import is_older_than_boot, stale_parameters
 from ..hardware.peer_modules import GDRDRV
@@ -170,15 +170,27 @@ def _leads_to(host: Host, module: str) -> Optional[bool]:
 
 
 def _use(host: Host) -> Observation:
-    """Who uses the loaded modules. Programs come and go while it is read: what does not add up is read again."""
+    """Who uses the loaded modules. Programs come and go while it is read: what does not add up is read again, and then
+    looked for among what processes have mapped."""
     for _reading in range(READINGS):
         modules = _modules(host)
         holders, opened = read_holders(host)
         observation = Observation(modules=modules, holders=holders, opened=opened, dependants={
             name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
         if not observation.unexplained():
-            break
-    return observation
+            return observation
+    return _with_mapped(host, observation)
+
+
+def _with_mapped(host: Host, observation: Observation) -> Observation:
+    """With those that have closed a device and have it mapped: each of these counts as an open one."""
+    holders, opened = {holder.pid: holder for holder in observation.holders}, dict(observation.opened)
+    for pid, devices in read_mapped(host).items():
+        known = holders.get(pid) or process_of(host, pid)
+        for device in set(devices) - set(known.devices):
+            opened[module_of(device)] = opened.get(module_of(device), 0) + 1
+        holders[pid] = replace(known, devices=tuple(sorted({*known.devices, *devices})))
+    return replace(observation, holders=tuple(holders[pid] for pid in sorted(holders)), opened=opened)
 
 
 def _built_after(host: Host, facts: HostFacts, name: str) -> Optional[str]:

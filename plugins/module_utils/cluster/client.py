@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
+import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
+from ..core.collecting import without_collection
 from ..core.errors import GpuOpsError
-from .repeating import ALWAYS, MERGED, UNDONE, Attempts, Repetition
+from .long_lists import without
+from .repeating import ALWAYS, MERGED, PASSING, UNDONE, Attempts, Repetition, retry_after
 
 try:
     import kubernetes
@@ -30,13 +36,19 @@ except ImportError as error:
 PAGE_SIZE = 500
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
+# Up to which two clocks are one: an answer has a date of whole seconds, and takes its time
+SAME_CLOCK = timedelta(seconds=5)
 MERGE_PATCH = "application/merge-patch+json"
 # Any JSON is YAML, and this is the one name that every API server knows for it.
 SERVER_SIDE_APPLY = "application/apply-patch+yaml"
 FIELD_MANAGER = "gpuops"
 # Of each object of a list only its metadata; a server that cannot answers with whole objects.
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
-GONE = 410
+OK, GONE = 200, 410
+# The code of an API server that was asked until the time for that was over
+NO_ANSWER = "cluster.no_answer"
+# Where a page goes on, which API servers write before its objects (metav1.ListMeta in k8s.io/apimachinery)
+_GOES_ON = re.compile(rb'\s*\{[^{}\[\]]*"metadata":\s*\{[^{}]*"continue":\s*"([^"\\]+)"')
 # Of what a user of a kubeconfig has: token, password, client-key-data, id-token, client-secret, AWS_SECRET_ACCESS_KEY
 # Of a 403 whose cause is no missing right of the user's: PodSecurity, quotas, limits, policies and webhooks
 # (k8s.io/apiserver, pkg/admission/errors.go and pkg/admission/plugin/webhook/errors)
@@ -45,12 +57,18 @@ _SECRET = re.compile(r"token$|passw|secret|key-data|access_?key|api_?key|credent
 
 
 class ApiError(GpuOpsError):
-    """The API server answered with an error status."""
+    """The API server answered with an error status.
+
+    message:     its words. causes: the reasons that it names in them, as 'DisruptionBudget'.
+    retry_after: seconds after which it may be asked again; None where it does not say.
+    """
 
     def __init__(self, code: str, status: int, message: str, found: str, wanted: str, remedy: str) -> None:
         super().__init__(code, found, wanted, remedy, status=status)
         self.status = status
         self.message = message
+        self.causes: Tuple[str, ...] = ()
+        self.retry_after: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +183,38 @@ def describe(access: Connection) -> str:
     return "%s, context %s" % (source, access.context) if access.context else source
 
 
+def server_named(access: Connection) -> str:
+    """The address of the API server that the settings lead to, found without asking anybody; '' where none can be."""
+    if access.host:
+        return access.host
+    if _in_pod() and not (access.kubeconfig or access.context):
+        return "%s:%s" % (os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", ""))
+    try:
+        parts = [access.kubeconfig] if isinstance(access.kubeconfig, dict) else _kubeconfigs(access.kubeconfig)
+        context = access.context or next(filter(None, (part.get("current-context") for part in parts)))
+        cluster = _entry(parts, "context", context)["cluster"]
+        return str(_entry(parts, "cluster", cluster)["server"])
+    # Whoever reads the nodes by these settings says what is wrong with them
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration, yaml.YAMLError):
+        return ""
+
+
+def _kubeconfigs(paths: Optional[str]) -> List[Dict[str, Any]]:
+    """The kubeconfigs that are there, of which the first that says a thing counts."""
+    named = (paths or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+    there = [path for path in map(os.path.expanduser, named) if os.path.exists(path)]
+    found = []
+    for path in there:
+        with open(path, encoding="utf-8") as handle:
+            found.append(yaml.safe_load(handle) or {})
+    return found
+
+
+def _entry(parts: List[Dict[str, Any]], kind: str, name: Any) -> Dict[str, Any]:
+    """What kubeconfigs say of a cluster or a context."""
+    return next(each[kind] for part in parts for each in part.get(kind + "s") or () if each["name"] == name)
+
+
 def _missing_files(kubeconfig: str) -> List[str]:
     paths = [os.path.expanduser(part) for part in kubeconfig.split(os.pathsep) if part]
     return [] if any(os.path.exists(path) for path in paths) else paths
@@ -263,6 +313,7 @@ class Client:
         self._clock = clock
         self._sleep = sleep
         self._answered = False
+        self._ahead = timedelta(0)
         self._configuration = _configuration(access)
         self._api = kubernetes.client.ApiClient(self._configuration)
         if self._configuration.verify_ssl is False:
@@ -272,6 +323,10 @@ class Client:
     def url(self) -> str:
         """The API server's address."""
         return str(self._configuration.host)
+
+    def now(self) -> datetime:
+        """By the API server's clock, as its last answer has it: the one that all controllers share. Ours before."""
+        return datetime.now(timezone.utc) + self._ahead
 
     def get(self, path: str, query: Optional[Mapping[str, Any]] = None,
             accept: str = "application/json") -> Dict[str, Any]:
@@ -288,32 +343,53 @@ class Client:
             raise
 
     def items(self, path: str, keep: Optional[Callable[[Dict[str, Any]], Any]] = None,
-              metadata_only: bool = False, **selectors: Optional[str]) -> List[Any]:
+              metadata_only: bool = False, leave_out: Sequence[str] = (), forget: Callable[[], None] = lambda: None,
+              **selectors: Optional[str]) -> List[Any]:
         """Every object of a list, page by page.
 
         keep: what is kept of an object, None for nothing: of a large list no more than that and a page is in memory.
+        leave_out: names of lists of objects inside that nobody needs; they may be empty then.
+        forget: called where the list begins again, and what keep has seen counts no more.
         A list that the server forgets half-way (410: it took too long) begins again, and then in one piece.
         """
         query: Dict[str, Any] = {name: value for name, value in selectors.items() if value}
         accept = METADATA_ONLY if metadata_only else "application/json"
         try:
-            return self._pages(path, dict(query, limit=PAGE_SIZE), keep, accept)
+            with without_collection():
+                return self._pages(path, dict(query, limit=PAGE_SIZE), keep, accept, leave_out)
         except ApiError as error:
             if error.status != GONE:
                 raise
-        return self._pages(path, query, keep, accept)
+        forget()
+        with without_collection():
+            return self._pages(path, query, keep, accept, leave_out)
 
     def _pages(self, path: str, query: Dict[str, Any], keep: Optional[Callable[[Dict[str, Any]], Any]],
-               accept: str) -> List[Any]:
+               accept: str, leave_out: Sequence[str]) -> List[Any]:
+        """While one page is read, the server makes the next one: each of them takes about as long as the other."""
+
+        def ask(following: str) -> _Beside:
+            asked = dict(query, **({"continue": following} if following else {}))
+            return _Beside(lambda: self._answer("GET", path, asked, accept=accept))
+
         found: List[Any] = []
+        answer = ask("")
         while True:
-            page = self.get(path, query, accept)
+            status, data, pause = answer.outcome()
+            told = _GOES_ON.match(data) if status == OK else None
+            guessed = told.group(1).decode() if told else ""
+            if guessed:
+                answer = ask(guessed)
+            page = self._decode("GET", path, status, without(data, leave_out), pause)
             items = page.get("items") or []
             found.extend(items if keep is None else (kept for kept in map(keep, items) if kept is not None))
-            following = (page.get("metadata") or {}).get("continue")
+            following = (page.get("metadata") or {}).get("continue") or ""
+            # Of the text and of the parsed page nothing is left while the next one is parsed
+            del data, page, items
             if not following:
                 return found
-            query["continue"] = following
+            if following != guessed:
+                answer = ask(following)
 
     def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """A JSON merge patch; a null removes a key.
@@ -324,11 +400,16 @@ class Client:
         return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
                              repetition=ALWAYS if harmless else UNDONE)
 
-    def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an
-        earlier apply said and this one does not is removed, unless somebody else says it too."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", **(_dry_run(dry_run) or {})}
-        return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=MERGED)
+    def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False,
+              manager: str = FIELD_MANAGER) -> Dict[str, Any]:
+        """Server-side apply: the object as it is then. What the body says becomes the manager's, whoever had it; what
+        an earlier apply of his said and this one does not is removed, unless somebody else says it too.
+
+        One that names the version that it is of is answered as a conflict where another writer came first.
+        """
+        query = {"fieldManager": manager, "force": "true", **(_dry_run(dry_run) or {})}
+        versioned = bool((body.get("metadata") or {}).get("resourceVersion"))
+        return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=ALWAYS if versioned else MERGED)
 
     def create(self, path: str, body: Dict[str, Any], dry_run: bool = False,
                repetition: Optional[Repetition] = None) -> Dict[str, Any]:
@@ -339,16 +420,21 @@ class Client:
         """A question that is posted and leaves nothing behind, as a review of rights."""
         return self._request("POST", path, body=body, repetition=ALWAYS)
 
-    def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground") -> Dict[str, Any]:
+    def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground",
+               grace: Optional[int] = None, version: Optional[str] = None) -> Dict[str, Any]:
         """Begin to remove an object; one that is not there is removed.
 
         uid: only the object with this one; another that has taken its name since stays, without an error.
         propagation: Foreground keeps the object until all that it owns is gone.
+        grace: seconds that a pod gets to end; None for its own.
+        version: of the object with this uid, only this one; another stays, without an error.
         """
         if uid is None:
             return self._request("DELETE", path)
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
-                "preconditions": {"uid": uid}}
+        body: Dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+                                "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})}}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         try:
             return self._request("DELETE", path, body=body, repetition=ALWAYS)
         except ApiError as error:
@@ -371,7 +457,11 @@ class Client:
         user = [("Impersonate-User", self._access.impersonate_user)] if self._access.impersonate_user else []
         return user + [("Impersonate-Group", group) for group in self._access.impersonate_groups]
 
-    def _request(
+    def _request(self, method: str, path: str, *arguments: Any, **options: Any) -> Dict[str, Any]:
+        """The object that answers; see _answer."""
+        return self._decode(method, path, *self._answer(method, path, *arguments, **options))
+
+    def _answer(
         self,
         method: str,
         path: str,
@@ -380,8 +470,11 @@ class Client:
         content_type: str = "application/json",
         accept: str = "application/json",
         repetition: Optional[Repetition] = None,
-    ) -> Dict[str, Any]:
-        """repetition: of a method that says nothing, GET is repeated and nothing else."""
+    ) -> Tuple[int, bytes, Optional[float]]:
+        """Status, text, and the seconds after which one may ask again.
+
+        repetition: of a method that says nothing, GET is repeated and nothing else.
+        """
         attempts = Attempts(repetition or (ALWAYS if method == "GET" else Repetition()), self._clock, self._sleep)
         url = self.url + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body)
@@ -407,26 +500,29 @@ class Client:
                 # The library's words show the header, and so does the cause
                 raise self._unsendable() from None
             self._answered = True
+            self._ahead = _ahead(answer.headers.get("Date"))
             if not attempts.again_after(answer.status, answer.headers):
-                return self._decode(method, path, answer.status, answer.data)
+                return answer.status, answer.data, retry_after(answer.headers)
 
-    def _decode(self, method: str, path: str, status: int, data: bytes) -> Dict[str, Any]:
+    def _decode(self, method: str, path: str, status: int, data: bytes, pause: Optional[float]) -> Dict[str, Any]:
         try:
             content = json.loads(data) if data else {}
         except ValueError:
             content = None
+        if status >= 400:
+            # the API server answers a path of an unknown API group, and whom it has no time for, in plain text
+            told = content if isinstance(content, dict) else {"message": data.decode("utf-8", "replace").strip()}
+            error = self._refused(method, path, status, _message(told))
+            error.causes = tuple(str(cause.get("reason") or "") for cause in _causes(told))
+            error.retry_after = pause
+            raise error
         if not isinstance(content, dict):
-            if status >= 400:
-                # the API server answers a path of an unknown API group in plain text
-                raise self._refused(method, path, status, data.decode("utf-8", "replace").strip())
             raise GpuOpsError(
                 "cluster.no_api_server",
                 found="%s answered %s %s with HTTP %d and no JSON object" % (self.url, method, path, status),
                 wanted="a Kubernetes API server",
                 remedy="check the address in %s" % describe(self._access),
             )
-        if status >= 400:
-            raise self._refused(method, path, status, _message(content))
         return content
 
     def _unreachable(self, error: BaseException) -> GpuOpsError:
@@ -468,6 +564,37 @@ class Client:
                         "read the server's message; %s names the cluster" % source)
 
 
+class _Beside:
+    """A call that runs beside its caller, who is not held up where he gives up before its end."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._ended: "queue.SimpleQueue[Tuple[Any, Optional[BaseException]]]" = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(call,), daemon=True).start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._ended.put((call(), None))
+        except BaseException as error:
+            self._ended.put((None, error))
+
+    def outcome(self) -> Any:
+        """What it returned, or the error that it ended in; for one caller, once."""
+        returned, error = self._ended.get()
+        if error is not None:
+            raise error
+        return returned
+
+
+def is_outage(error: GpuOpsError) -> bool:
+    """Whether an error is of a server that is not to be had just now, and says nothing of who asks or what for.
+
+    A certificate that does not fit is none: it may be another server that answers.
+    """
+    if isinstance(error, ApiError):
+        return error.status in PASSING
+    return error.code == NO_ANSWER and not isinstance(error.__cause__, urllib3.exceptions.SSLError)
+
+
 def _no_connection(error: BaseException) -> bool:
     """Whether there was not even a connection: nobody listens, nobody answers the call, or certificates differ."""
     errors = urllib3.exceptions
@@ -488,12 +615,24 @@ def right_of(method: str, path: str) -> str:
     return "%s %s%s%s" % (verb, resource, "." + group if group else "", place)
 
 
+def _ahead(date: Optional[str]) -> timedelta:
+    """By how much the clock that an answer is dated by is ahead of ours (RFC 9110, 6.6.1)."""
+    try:
+        told = parsedate_to_datetime(date or "") - datetime.now(timezone.utc)
+    except (TypeError, ValueError):
+        return timedelta(0)
+    return told if abs(told) > SAME_CLOCK else timedelta(0)
+
+
 def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:
     return {"dryRun": "All"} if dry_run else None
 
 
 def _message(content: Mapping[str, Any]) -> str:
     """The server's words, with the causes that it names, such as the disruption budget that blocks an eviction."""
-    causes = (content.get("details") or {}).get("causes") or []
-    words = [content.get("message")] + [cause.get("message") for cause in causes]
+    words = [content.get("message")] + [cause.get("message") for cause in _causes(content)]
     return " ".join(dict.fromkeys(str(word) for word in words if word))
+
+
+def _causes(content: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return list((content.get("details") or {}).get("causes") or ())

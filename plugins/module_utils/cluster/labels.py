@@ -1,6 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What we write on a Node: the cordon and the labels, together with the record that they are ours, and one taint.
+"""What we write on a Node: labels, together with the record that they are ours, and one taint. Whether it is in service
+is custody's (custody/claims.py).
 
 A value that somebody else set is never replaced, and what we did not set is never taken away. The record travels in
 the same patch as the change, so that a run that dies in between leaves neither without the other. The start-up taint
@@ -14,10 +15,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.features import is_feature
+from .custody.run import HOLDER, MANAGER
 from .startup_taint import Taint, with_taint, without_taint
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
+# Set by an admin for the node to stay cordoned
+HOLD = "gpuops.nvidia.com/hold"
+# Who had cordoned it, to releases that knew of no custody
+FORMERLY = "gpuops"
 OUR_LABELS = "gpuops.nvidia.com/labels"
 # The key of a taint that was not there before
 TAINTED = "gpuops.nvidia.com/tainted"
@@ -29,12 +35,10 @@ NFD_LABELS = "nfd.node.kubernetes.io/feature-labels"
 class NodePolicy:
     """What a caller wants of one node; None and empty mean 'leave as it is'.
 
-    features: all labels of GPU feature discovery that are to be there; those of ours beside them go.
+    features:   all labels of GPU feature discovery that are to be there; those of ours beside them go.
+    uncordoned: whether the cordon of a release that knew of no custody goes, which custody alone asks for.
     """
 
-    cordoned: Optional[bool] = None
-    owner: str = "gpuops"
-    reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     unset_labels: Sequence[str] = ()
     purge_labels: bool = False
@@ -43,6 +47,7 @@ class NodePolicy:
     features: Optional[Mapping[str, str]] = None
     startup_taint: str = ""
     tainted: Optional[bool] = None
+    uncordoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,29 @@ class NodeChange:
 
 
 def cordoned_by(node: Mapping[str, Any]) -> Optional[str]:
-    """Who of ours cordoned this node, if it is still cordoned."""
+    """Who of ours cordoned this node, if it is still cordoned.
+
+    By the API server's book of fields, where that was read: the annotation outlives a cordon that others have lifted,
+    and is lost to whoever writes it. Ours is as well the cordon of a hold that was let go.
+    """
     if not (node.get("spec") or {}).get("unschedulable"):
         return None
-    return _annotations(node).get(CORDONED_BY)
+    named = _annotations(node).get(CORDONED_BY)
+    if named == FORMERLY:
+        return named
+    managers = cordoned_by_managers(node)
+    ours = [each for each in managers if each.startswith(MANAGER)]
+    if ours:
+        return named or ours[0][len(MANAGER):]
+    if HOLDER in managers and HOLD not in _annotations(node):
+        return HOLDER
+    return None if managers else named
+
+
+def cordoned_by_managers(node: Mapping[str, Any]) -> List[str]:
+    """The field managers that say the cordon of a node; none where the API server has kept no book."""
+    return [str(entry.get("manager") or "") for entry in (node.get("metadata") or {}).get("managedFields") or []
+            if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
 
 
 def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
@@ -82,19 +106,28 @@ def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
     return {str(key): str(value) for key, value in labels.items()}
 
 
+def snapshot(node: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a Node we may change: cordon, labels, our annotations, taints."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    return _snapshot(bool(spec.get("unschedulable")), dict(metadata.get("labels") or {}), _annotations(node),
+                     spec.get("taints") or [])
+
+
 def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     """The patch that fulfils the policy without touching what others set."""
     notes: List[str] = []
     labels = dict((node.get("metadata") or {}).get("labels") or {})
     annotations = _annotations(node)
-    unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
     taints: Sequence[Taint] = (node.get("spec") or {}).get("taints") or []
-    before = _snapshot(unschedulable, labels, annotations, taints)
+    before = snapshot(node)
     recorded = our_labels(node)
     for key in _published(annotations):
         recorded.pop(key, None)
     labels, ours = _labels_after(_name(node), labels, recorded, policy, notes)
-    unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, policy, notes)
+    unschedulable = before["unschedulable"]
+    if policy.uncordoned and annotations.get(CORDONED_BY) == FORMERLY:
+        unschedulable = False
+        annotations = {key: value for key, value in annotations.items() if key not in (CORDONED_BY, CORDON_REASON)}
     annotations.pop(OUR_LABELS, None)
     if ours:
         annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
@@ -135,26 +168,6 @@ def _labels_after(
     return labels, ours
 
 
-def _cordon_after(
-    name: str, unschedulable: bool, annotations: Dict[str, str], policy: NodePolicy, notes: List[str]
-) -> Tuple[bool, Dict[str, str]]:
-    annotations = dict(annotations)
-    ours = unschedulable and annotations.get(CORDONED_BY) == policy.owner
-    if policy.cordoned is True and (ours or not unschedulable):
-        annotations[CORDONED_BY] = policy.owner
-        if policy.reason:
-            annotations[CORDON_REASON] = policy.reason
-        return True, annotations
-    if policy.cordoned is False and (ours or not unschedulable):
-        if annotations.get(CORDONED_BY) == policy.owner:
-            del annotations[CORDONED_BY]
-            annotations.pop(CORDON_REASON, None)
-        return False, annotations
-    if policy.cordoned is not None:
-        notes.append("node %s was cordoned by %s and stays so" % (name, annotations.get(CORDONED_BY) or "others"))
-    return unschedulable, annotations
-
-
 def _taints_after(
     taints: Sequence[Taint], annotations: Dict[str, str], policy: NodePolicy
 ) -> Tuple[Sequence[Taint], Dict[str, str]]:
@@ -192,7 +205,7 @@ def _patch(before: Dict[str, Any], after: Dict[str, Any], node: Mapping[str, Any
             metadata[part] = changes
     patch: Dict[str, Any] = {"metadata": metadata} if metadata else {}
     if before["unschedulable"] != after["unschedulable"]:
-        patch["spec"] = {"unschedulable": True if after["unschedulable"] else None}
+        patch["spec"] = {"unschedulable": None}
     if before["taints"] != after["taints"]:
         # A merge patch has lists whole; what others have added since is kept by the version below
         patch.setdefault("spec", {})["taints"] = after["taints"] or None

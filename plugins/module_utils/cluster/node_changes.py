@@ -3,7 +3,7 @@
 """Writing a policy to a Node, safely beside others who write to it."""
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from ..core.errors import GpuOpsError
 from .client import ApiError, Client
@@ -13,31 +13,54 @@ ATTEMPTS = 5
 CONFLICT = 409
 
 
-def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool) -> Dict[str, Any]:
-    """Bring one node to the policy and say what changed."""
-    path = "/api/v1/nodes/" + name
+def read_node(cluster: Client, name: str, uid: str = "") -> Dict[str, Any]:
+    """The Node object. uid: of the one that is meant; another that has come under its name is refused."""
+    node = cluster.find(path_of(name))
+    if node is None:
+        raise GpuOpsError(
+            "cluster.no_such_node",
+            found="the cluster at %s has no node %s" % (cluster.url, name),
+            wanted="the Node object of this host",
+            remedy="join the host to the cluster first, or name its node (variable `gpu_cluster_node_name`)",
+        )
+    if uid and node["metadata"].get("uid") != uid:
+        raise GpuOpsError(
+            "cluster.node_replaced",
+            found="node %s was made anew (UID %s) since this run saw it (UID %s)" % (
+                name, node["metadata"].get("uid"), uid),
+            wanted="the Node that was checked",
+            remedy="run again: the new Node is planned for and checked from the beginning",
+        )
+    return node
+
+
+def path_of(name: str) -> str:
+    """Of a Node in the API."""
+    return "/api/v1/nodes/" + name
+
+
+def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, uid: str = "",
+                seen: Optional[Mapping[str, Any]] = None, proof: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+    """Bring one node to the policy and say what changed. uid: as of read_node().
+
+    seen:  the node as just read.
+    proof: raises where the node is not the caller's any more; asked for once another writer came first.
+    """
     tried: Optional[NodeChange] = None
     for attempt in range(ATTEMPTS):
-        node = cluster.find(path)
-        if node is None:
-            raise GpuOpsError(
-                "cluster.no_such_node",
-                found="the cluster at %s has no node %s" % (cluster.url, name),
-                wanted="the Node object of this host",
-                remedy="join the host to the cluster first, or name its node (variable `gpu_cluster_node_name`)",
-            )
-        change = plan_node_change(node, policy)
+        change = plan_node_change(seen if seen and not attempt else read_node(cluster, name, uid), policy)
         if tried is not None and not change.patch and change.before == tried.after:
             # It was done, and the answer lost: the request that was sent again met the version that it had made
             change = tried
             break
         try:
             if change.patch:
-                cluster.patch(path, change.patch, dry_run)
+                cluster.patch(path_of(name), change.patch, dry_run)
         except ApiError as error:
             if error.status != CONFLICT or attempt == ATTEMPTS - 1:
                 raise
             tried = change
+            proof()
             continue
         break
     return {

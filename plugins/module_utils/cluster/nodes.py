@@ -7,7 +7,8 @@ The labels are those of GPU feature discovery, Node Feature Discovery and the MI
 from __future__ import annotations
 
 import re
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections import Counter
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.quantities import PREFIX, nvidia_resources
@@ -95,23 +96,25 @@ def node_findings(facts: Mapping[str, Any]) -> List[Refusal]:
     return findings
 
 
-def skew_findings(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:
-    """Nodes of one product whose driver differs from that of most of them, by node name."""
-    groups: Dict[str, List[Mapping[str, Any]]] = {}
-    for facts in nodes:
-        if facts["product"] and facts["driver_version"]:
-            groups.setdefault(facts["product"], []).append(facts)
-    found = {}
-    for product, members in groups.items():
-        versions = sorted(facts["driver_version"] for facts in members)
-        usual = max(sorted(set(versions)), key=versions.count)
-        for facts in members:
-            if facts["driver_version"] != usual:
-                found[facts["name"]] = Refusal(
-                    "cluster.driver_skew", "node %s runs driver %s" % (facts["name"], facts["driver_version"]),
-                    "driver %s, which most nodes with %s run" % (usual, product),
-                    "bring the node to the version of the others").to_dict()
-    return found
+def usual_drivers(seen: Iterable[Tuple[Optional[str], Optional[str]]]) -> Dict[str, str]:
+    """{product: the driver that most nodes with it run}. seen: product and driver of each node, None where unknown."""
+    counts = Counter((product, driver) for product, driver in seen if product and driver)
+    usual: Dict[str, Tuple[int, str]] = {}
+    for (product, driver), count in sorted(counts.items(), reverse=True):
+        if product not in usual or count >= usual[product][0]:
+            usual[product] = (count, driver)
+    return {product: driver for product, (_count, driver) in usual.items()}
+
+
+def skew_finding(facts: Mapping[str, Any], usual: Mapping[str, str]) -> Optional[Refusal]:
+    """What is wrong where a node's driver differs from that of most nodes with its product (usual_drivers)."""
+    product, driver = facts["product"], facts["driver_version"]
+    if not driver or usual.get(product, driver) == driver:
+        return None
+    return Refusal(
+        "cluster.driver_skew", "node %s runs driver %s" % (facts["name"], driver),
+        "driver %s, which most nodes with %s run" % (usual[product], product),
+        "bring the node to the version of the others")
 
 
 def gpu_capacity(resources: Mapping[str, int]) -> int:
@@ -312,7 +315,8 @@ def _gpu_labels(labels: Mapping[str, str]) -> Dict[str, Any]:
 def _mig_profiles(labels: Mapping[str, str]) -> Dict[str, int]:
     profiles = {}
     for key, value in labels.items():
-        match = MIG_COUNT_LABEL.match(key)
+        # A node has scores of labels, most of them of its processor
+        match = MIG_COUNT_LABEL.match(key) if key.startswith(MIG) else None
         if match:
             profiles[match.group(1)] = _integer(value) or 0
     return profiles

@@ -22,9 +22,11 @@ from .nodes import (
     operator_is_active,
     operator_refusal,
     resource_shortfall,
-    skew_findings,
+    skew_finding,
+    usual_drivers,
 )
 from .placement import admits
+from .pods import Pod, pod_of
 from .readiness import left_out, pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
@@ -32,6 +34,8 @@ PAUSE_SECONDS = 2.0
 STANDSTILL_SECONDS = 10.0
 
 NODES = "/api/v1/nodes"
+# Most of a Node's text, and nothing that is asked for
+UNREAD = ("images", "managedFields")
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 # Of the API of dynamic resource allocation, the newest first
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
@@ -50,10 +54,14 @@ def observe(
     Operator manages it and who offers its GPUs. Of the others is known whether they have GPUs ('others').
     """
     policies = _policies(cluster)
-    nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), labelSelector=selector)
+    nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), leave_out=UNREAD,
+                          labelSelector=selector)
     facts = {str(each.facts["name"]): each.facts for each in sorted(nodes, key=lambda each: str(each.facts["name"]))}
-    for name, finding in skew_findings(list(facts.values())).items():
-        facts[name].setdefault("findings", []).append(finding)
+    usual = usual_drivers((each["product"], each["driver_version"]) for each in facts.values())
+    for each in facts.values():
+        finding = skew_finding(each, usual)
+        if finding is not None:
+            each.setdefault("findings", []).append(finding.to_dict())
     whole = {name: each for name, each in facts.items() if only is None or name in only}
     managed = {str(each.facts["name"]) for each in nodes if each.managed}
     if only is None:
@@ -102,7 +110,7 @@ def refuse_other_managers(cluster: Client) -> None:
 
     refusal = operator_refusal(policies, sorted({
         name for selector in ((None,) if policies else OPERATOR_VALIDATES)
-        for name in cluster.items(NODES, keep=name_if_managed, labelSelector=selector)}))
+        for name in cluster.items(NODES, keep=name_if_managed, leave_out=UNREAD, labelSelector=selector)}))
     if refusal:
         raise GpuOpsError.because([Refusal.from_dict(refusal)])
 
@@ -172,31 +180,42 @@ def wait_for_components_gone(
     cluster: Client,
     node: str,
     timeout: float,
+    skip_after: float = 0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
+    now: Callable[[], float] = time.time,
+) -> List[Pod]:
     """Return once none of our pods that hold the driver is about to leave the node; refuse when the time is up.
 
     About to leave is what is being deleted, and what the node's labels admit no more. A pod that they admit all the
     same, by a node selector of the user's or a label that others have set, stays, and is not waited for.
+
+    skip_after: how long after its grace a terminating pod is waited for; 0: as long as there is time. Given back are
+    those that are left behind. now: as time.time.
     """
     # Node Feature Discovery has nothing to do with the driver, and runs on every node
     selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
 
-    def leaving() -> List[Dict[str, Any]]:
-        pods = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
-        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if pods else {}
-        return [pod for pod in pods if pod["metadata"].get("deletionTimestamp") or not admits(there, pod["spec"])]
+    def leaving() -> Tuple[List[Pod], List[Pod]]:
+        """Those that are waited for, and those that are not any more."""
+        found = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
+        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if found else {}
+        pods = [pod_of(each) for each in found
+                if each["metadata"].get("deletionTimestamp") or not admits(there, each["spec"])]
+        left = [pod for pod in pods if pod.has_outstayed(skip_after, now())]
+        return [pod for pod in pods if pod not in left], left
 
-    pods, gone = wait_for(leaving, lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
+    (pods, left), gone = wait_for(leaving, lambda seen: not seen[0], timeout, PAUSE_SECONDS, clock, sleep)
     if not gone:
         raise GpuOpsError(
             "cluster.components_stay",
-            found="after %d s on node %s: %s" % (timeout, node, ", ".join(
-                "%(namespace)s/%(name)s" % pod["metadata"] for pod in pods)),
+            found="after %d s on node %s: %s" % (timeout, node, ", ".join(map(str, pods))),
             wanted="no component of the cluster that holds the driver, as the node has lost the labels that admit them",
-            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers",
+            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers. Where it is dead, "
+            "take the node with `skip_wait_for_delete_timeout`, seconds past their grace until they are left behind",
+            option="skip_wait_for_delete_timeout",
         )
+    return left
 
 
 def wait_for_rollout(
@@ -246,7 +265,7 @@ class _Rollout:
         return self._waiting
 
     def _without_dead_nodes(self, found: Mapping[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-        unready = set(self._cluster.items(NODES, keep=_name_if_unready))
+        unready = set(self._cluster.items(NODES, keep=_name_if_unready, leave_out=UNREAD))
         rest = {}
         for name, workload in found.items():
             labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}

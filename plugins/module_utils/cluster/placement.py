@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from .selectors import is_met
+
 
 def admits(node: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     """Whether the labels and the name of a Node are what the spec of a pod requires: its nodeSelector, and one of the
@@ -25,23 +27,6 @@ def admits(node: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 def _meets(term: Mapping[str, Any], labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     """All requirements of a term; one without any selects no node."""
-    met = [*(_is_met(each, labels) for each in term.get("matchExpressions") or ()),
-           *(_is_met(each, fields) for each in term.get("matchFields") or ())]
+    met = [*(is_met(each, labels) for each in term.get("matchExpressions") or ()),
+           *(is_met(each, fields) for each in term.get("matchFields") or ())]
     return bool(met) and all(met)
-
-
-def _is_met(requirement: Mapping[str, Any], there: Mapping[str, str]) -> bool:
-    key, operator, values = (requirement.get(name) for name in ("key", "operator", "values"))
-    value = there.get(str(key))
-    if operator in ("NotIn", "DoesNotExist"):
-        return value is None or (operator == "NotIn" and value not in (values or ()))
-    if operator in ("Gt", "Lt"):
-        return _is_beyond(value, values, 1 if operator == "Gt" else -1)
-    return value is not None and (operator == "Exists" or value in (values or ()))
-
-
-def _is_beyond(value: Any, values: Any, sign: int) -> bool:
-    try:
-        return sign * int(value) > sign * int(values[0])
-    except (TypeError, ValueError, IndexError):
-        return False

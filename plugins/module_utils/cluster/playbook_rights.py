@@ -13,6 +13,9 @@ from .components.common import SHARED_ARGUMENTS, Parameters
 from .components.model import Component, complete
 from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
+from .custody.leases import GROUP as LEASES
+from .custody.marks import MEDIK8S_NAMESPACE
+from .custody.surroundings import MACHINES
 from .rights import Rule, beyond, merged
 
 # Of the pod that the validation runs: where gpu_validation runs it by default
@@ -32,7 +35,30 @@ _NODES = (Rule(("get", "patch"), "", "nodes", "cordon a node, label it and give 
 _PODS = (
     Rule(("get", "list"), "", "pods", "find the pods that have GPUs of a node, and see them gone"),
     Rule(("create",), "", "pods/eviction", "have them leave, as far as disruption budgets allow"),
+    Rule(("list",), "policy", "poddisruptionbudgets", "tell before the first eviction what budgets let go"),
+    Rule(("list",), "apps", "daemonsets", "tell pods that come again at once from those that never do"),
+    Rule(("list",), "", "namespaces", "leave the pods of a namespace that is being deleted to it"),
+    Rule(("get",), "resource.k8s.io", "resourceclaims", "see which pods have GPUs by claims"),
 )
+# Of what nodes and rollouts are known by
+_NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
+# Who has a node: see custody/
+_CUSTODY = (
+    Rule(("get", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
+         _NAMESPACE),
+    Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
+    Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
+    Rule(("list",), "nodemaintenance.medik8s.io", "nodemaintenances", "leave alone what an operator of medik8s has"),
+    Rule(("get", "patch"), MACHINES, "machines",
+         "keep a node that is being changed from being replaced, and leave alone one that is"),
+)
+# Of programs beside us whose namespace is there only where they are: who takes nodes asks for it, and goes on without
+# an answer where that is refused. {program: rules}
+BESIDE: Mapping[str, Tuple[Rule, ...]] = {
+    "medik8s": (Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has", (),
+                     MEDIK8S_NAMESPACE),),
+}
+TAKE_NODES = ("site", "uninstall")
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),
     Rule(("list",), "", "pods", "see which GPUs of a node are free"),
@@ -40,10 +66,23 @@ _PROBE = (
 )
 _PROBE_POD = Rule(("get", "create", "delete"), "", "pods", "run a pod that gets a GPU, and take it away", (), PROBES)
 PROBE = "probe"
+RECORD = "gpuops-rollout"
+_PLANS_ROLLOUT = (
+    Rule(("get", "list"), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), "", "pods", "see which jobs a change ends"),
+    Rule(("get",), "", "configmaps", "know who changes nodes", (RECORD,), _NAMESPACE),
+)
+_BUDGET = (
+    Rule(("get", "list"), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), LEASES, "leases", "see which runs are at work yet", (), _NAMESPACE),
+    Rule(("get", "create", "patch"), "", "configmaps", "share one budget with all controllers", (RECORD,), _NAMESPACE),
+)
 # What somebody may ask about before he begins. {word: rules}
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
+    "custody": _CUSTODY,
+    "rollout": _BUDGET,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
 }
@@ -69,12 +108,16 @@ def _pods_of(components: Sequence[Component], parameters: Mapping[str, Parameter
 
 
 def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *to_read(components, parameters)]
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *_PLANS_ROLLOUT, *to_read(components, parameters)]
+
+
+def _stage(_components: Sequence[Component], _parameters: Mapping[str, Parameters]) -> List[Rule]:
+    return [*OTHER_MANAGERS, *OTHER_OFFERS]
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*_plan(components, parameters), *_NODES, *_PODS, *_validate(components, parameters), *ROLLOUT,
-            *_pods_of(components, parameters), *to_bring(components, parameters)]
+    return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_BUDGET, *_validate(components, parameters),
+            *ROLLOUT, *_pods_of(components, parameters), *to_bring(components, parameters)]
 
 
 def _validate(_components: Sequence[Component], _parameters: Mapping[str, Parameters]) -> List[Rule]:
@@ -83,7 +126,7 @@ def _validate(_components: Sequence[Component], _parameters: Mapping[str, Parame
 
 def _uninstall(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
     gone = {name: {**options, "state": "absent"} for name, options in parameters.items()}
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *to_read(components, gone), *_NODES, *_PODS,
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *to_read(components, gone), *_NODES, *_CUSTODY, *_PODS,
             *to_remove(components, parameters)]
 
 
@@ -92,7 +135,8 @@ def _inventory(_components: Sequence[Component], _parameters: Mapping[str, Param
 
 
 PLAYBOOKS: Mapping[str, Callable[[Sequence[Component], Mapping[str, Parameters]], List[Rule]]] = {
-    "inventory": _inventory, "plan": _plan, "validate": _validate, "site": _site, "uninstall": _uninstall}
+    "inventory": _inventory, "plan": _plan, "stage": _stage, "validate": _validate, "site": _site,
+    "uninstall": _uninstall}
 
 
 def rules_of(playbook: str, options: Mapping[str, Parameters], more: Collection[str] = ()) -> List[Rule]:

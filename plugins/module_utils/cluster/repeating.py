@@ -35,8 +35,9 @@ class Repetition:
 ALWAYS = Repetition(PASSING, lost=True)
 # A server-side apply that met another writer: the server would merge it with what is there now.
 MERGED = Repetition(PASSING | {CONFLICT}, lost=True)
-# An eviction of one uid. 429 is a disruption budget's answer, which its caller asks for again in his own time.
-EVICTED = Repetition(PASSING - BUSY, lost=True)
+# An eviction of one uid. 429 is a disruption budget's answer and 500 that of two budgets: its caller tells them from
+# others, and asks again in his own time.
+EVICTED = Repetition(PASSING - BUSY - {500}, lost=True)
 # Turned away at the door, so that nothing of it was done.
 UNDONE = Repetition(BUSY)
 
@@ -54,7 +55,7 @@ class Attempts:
 
     def again_after(self, status: int, headers: Mapping[str, str]) -> bool:
         """True, after a pause, where an answer of this status is no reason to give up."""
-        return status in self._repetition.statuses and self._paused(_retry_after(headers))
+        return status in self._repetition.statuses and self._paused(retry_after(headers))
 
     def again_lost(self) -> bool:
         """True, after a pause, where the request may be sent again although what became of it is unknown."""
@@ -70,7 +71,7 @@ class Attempts:
         return True
 
 
-def _retry_after(headers: Mapping[str, str]) -> Optional[float]:
+def retry_after(headers: Mapping[str, str]) -> Optional[float]:
     """Seconds; None where the server names none, or a date, which API servers do not send."""
     try:
         return max(0.0, float(headers.get("Retry-After", "")))

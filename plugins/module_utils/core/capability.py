@@ -30,8 +30,8 @@ TRANSACTION_SECONDS = 600.0
 # Of an error's details, and of a result: the package manager that goes on, for people
 LEFT_AT_WORK = "left_at_work"
 _PAUSE = 1.0
-# Is told which step begins, and that it is this one of so many, from 1
-StepBegins = Callable[[Step, int, int], None]
+# Is told which step begins, that it is this one of so many, from 1, and those that come after it
+StepBegins = Callable[[Step, int, int, Sequence[Step]], None]
 
 
 class Observation(Protocol):
@@ -93,7 +93,7 @@ def unjudged(host: Host, observation: Any, policy: Any, plan: Plan) -> Sequence[
     return ()
 
 
-def untold(step: Step, number: int, total: int) -> None:
+def untold(step: Step, number: int, total: int, after: Sequence[Step]) -> None:
     """The StepBegins of a run that nobody follows."""
 
 
@@ -280,7 +280,7 @@ class Run:
         for number, step in enumerate(to_do, 1):
             if any(failed.id in step.depends_on for failed, _error in failures):
                 continue
-            self.step_begins(step, number, len(to_do))
+            self.step_begins(step, number, len(to_do), to_do[number:])
             try:
                 if step.action in CONTROLLER_ACTIONS:
                     executor = self.capability.transactions.executor(step)
@@ -353,11 +353,11 @@ class Run:
                 raise
             raise error from cause
 
-    def _done(self, step: Step, plan_name: str) -> None:
+    def _done(self, step: Step, plan_name: str, **more: Any) -> None:
         """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
         if not step.action.startswith(FILE_ACTIONS):
             self.host.sync()
-        self.journal.note("done", step, plan_name)
+        self.journal.note("done", step, plan_name, **more)
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
         self.facts = self.read_facts(self.host)
@@ -431,7 +431,8 @@ class Run:
                 continue
             if waits and step.action not in CONTROLLER_ACTIONS:
                 continue
-            self._done(step, event["plan"])
+            # How long it took, only its own run would know
+            self._done(step, event["plan"], **({} if step.id == self.resumed else {"late": True}))
             applied.append(step.id)
 
     def _note_satisfied(self, plan: Plan, plan_name: str, closed: _Closed) -> None:

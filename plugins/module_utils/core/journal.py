@@ -4,8 +4,9 @@
 
   state.json       what decisions stand on. It is replaced as a whole, so that it is always that of one instant.
   originals/       the bytes of files as they were before us, named by their SHA-256
-  journal.jsonl    one line an event of a step, for people: started, done, satisfied, failed, superseded. No decision
-                   reads it. At JOURNAL_BYTES it becomes journal.jsonl.1, and so on; only so many are kept.
+  journal.jsonl    one line an event of a step, for people: started, done ('late' where a later run has found it so),
+                   satisfied, failed, superseded. No decision reads it. At JOURNAL_BYTES it becomes journal.jsonl.1, and
+                   so on; only so many are kept.
 
 state.json, by its schema:
   1  {'schema': 1,
@@ -32,6 +33,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
+from .durations import durations
 from .errors import GpuOpsError, HostFailed
 from .host import Host, Ownership
 from .plan import Step
@@ -46,6 +48,8 @@ _ORIGINAL = ("capability", "content", "mode", "uid", "gid", "label", "attributes
 _COMING = "coming"
 JOURNAL_BYTES = 4 << 20
 JOURNALS_KEPT = 3
+# Of each journal, read within a few milliseconds; some hundred steps
+RECENT_BYTES = 1 << 20
 # How often a record that names bytes which are not there must be read before they are lost
 READINGS = 5
 
@@ -123,6 +127,11 @@ class Journal:
         """The events that are kept, oldest first; a line that a crash cut short is left out. For people and tests."""
         return [event for path in [*reversed(_older_journals()), JOURNAL]
                 for event in _events(self.host.lines(path, last=2 * JOURNAL_BYTES))]
+
+    def durations(self) -> Dict[str, List[float]]:
+        """How long steps took, by their kind (see durations.py), as far as the newest events tell."""
+        paths = [*_older_journals()[:1], JOURNAL]
+        return durations(event for path in paths for event in _events(self.host.lines(path, last=RECENT_BYTES)))
 
     def unfinished(self, capability: str) -> List[Dict[str, Any]]:
         """{'step', 'plan', 'time', ...} of a capability's steps that were started and are not known to have ended."""

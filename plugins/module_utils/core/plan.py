@@ -366,39 +366,55 @@ def split_by_disruption(
 
 def render(plan: Plan, put_off: Collection[str] = ()) -> str:
     """The plan as text for a person. put_off: ids of what is known not to be done: no pod leaves for it."""
-    lines = ["%s: %s" % (plan.host or "host", _headline(plan))]
+    return "\n".join(["%s: %s" % (plan.host or "host", headline(plan)), *lines(plan, put_off)])
+
+
+def lines(plan: Plan, put_off: Collection[str] = ()) -> List[str]:
+    """What render() says below the headline."""
+    told: List[str] = []
     for number, step in enumerate(plan.steps, 1):
-        lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
-        lines.append("     %s" % step.why)
-        lines.extend("       " + line for line in _change_lines(step.change))
-        lines.extend("     %s" % _way_back(plan.returns_to[each]) for each in (step.id,) if each in plan.returns_to)
-    for same in _alike(plan.requirements):
-        lines.append("  then: [%s] a %s for %s" % (same[0].disruption.name, same[0].kind, same[0].subject))
-        lines.append("     %s" % same[0].why)
-        changes = [line for requirement in same for line in _change_lines(requirement.change)]
-        lines.extend("       " + line for line in dict.fromkeys(changes))
+        told.append(step_line(number, step))
+        told.append("     %s" % step.why)
+        told.extend("       " + line for line in change_lines(step.change))
+        told.extend("     %s" % way_back(plan.returns_to[each]) for each in (step.id,) if each in plan.returns_to)
+    for same in alike(plan.requirements):
+        told.append("  then: " + requirement_line(same[0]))
+        told.append("     %s" % same[0].why)
+        changes = [line for requirement in same for line in change_lines(requirement.change)]
+        told.extend("       " + line for line in dict.fromkeys(changes))
     pods = sorted({pod for step, each in plan.leaving.items() if step not in put_off for pod in each})
     if pods:
-        lines.append("  pods that leave before: %s" % ", ".join(pods))
-    for refusal in plan.refusals:
-        lines.append("  refused: found %s; wanted %s; do: %s [%s]"
-                     % (refusal.found, refusal.wanted, refusal.remedy, refusal.code))
-    lines.extend("  kept: %s" % kept for kept in plan.kept)
-    lines.extend("  note: " + note for note in plan.notes)
-    return "\n".join(lines)
+        told.append("  pods that leave before: %s" % ", ".join(pods))
+    told.extend("  refused: " + refusal_line(refusal) for refusal in plan.refusals)
+    told.extend("  kept: %s" % kept for kept in plan.kept)
+    told.extend("  note: " + note for note in plan.notes)
+    return told
+
+
+def step_line(number: int, step: Step) -> str:
+    return "%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject)
+
+
+def requirement_line(requirement: Requirement) -> str:
+    return "[%s] a %s for %s" % (requirement.disruption.name, requirement.kind, requirement.subject)
+
+
+def refusal_line(refusal: Refusal) -> str:
+    return "found %s; wanted %s; do: %s [%s]" % (refusal.found, refusal.wanted, refusal.remedy, refusal.code)
 
 
 _WAYS = {"archive": "from package files on this host", "repository": "from the configured repository"}
 
 
-def _way_back(way: Mapping[str, Any]) -> str:
+def way_back(way: Mapping[str, Any]) -> str:
+    """One of Plan.returns_to, for people."""
     if way["how"] not in _WAYS:
         return "no way back: %s" % way["why"]
     module = " with the %s kernel module" % way["kernel_module"] if way["kernel_module"] else ""
     return "returns to: driver %s%s of %s, %s" % (way["version"], module, way["source"], _WAYS[way["how"]])
 
 
-def _alike(requirements: Sequence[Requirement]) -> Iterable[Sequence[Requirement]]:
+def alike(requirements: Sequence[Requirement]) -> Iterable[Sequence[Requirement]]:
     """Those that one act from outside meets, together: driver and activation wait for the same reboot."""
     groups: Dict[Tuple[str, str, Disruption], List[Requirement]] = {}
     for each in requirements:
@@ -406,7 +422,8 @@ def _alike(requirements: Sequence[Requirement]) -> Iterable[Sequence[Requirement
     return groups.values()
 
 
-def _headline(plan: Plan) -> str:
+def headline(plan: Plan) -> str:
+    """What a plan comes to, in a few words."""
     if plan.refusals:
         return "refused"
     count = len(plan.steps)
@@ -426,7 +443,8 @@ def _diff(name: str, change: Mapping[str, Any]) -> Dict[str, str]:
     }
 
 
-def _change_lines(change: Mapping[str, Any]) -> Iterable[str]:
+def change_lines(change: Mapping[str, Any]) -> Iterable[str]:
+    """What differs between before and after, a line each."""
     before, after = change.get("before"), change.get("after")
     if isinstance(before, dict) or isinstance(after, dict):
         before, after = before or {}, after or {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import asdict, dataclass, fields
 from typing import Dict, List, Optional
 
@@ -54,6 +55,7 @@ class Progress:
     action, subject: those of the step.
     since:           when it began, seconds since the epoch by the clock of the host.
     fetches:         bytes that it has to fetch, 0 where that is not known or there is nothing.
+    until:           when the last step is expected to be done, as since; 0 where nobody knows.
     """
 
     run: str
@@ -63,6 +65,7 @@ class Progress:
     subject: str = ""
     since: float = 0.0
     fetches: int = 0
+    until: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True)
@@ -74,7 +77,8 @@ class Progress:
             data = json.loads(text or "null")
             if data.pop("schema") != SCHEMA:
                 return None
-            found = cls(**{field.name: data[field.name] for field in fields(cls)})
+            # One of the release before has no `until`
+            found = cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
             return found if all(type(getattr(found, name)) in kinds for name, kinds in _KINDS.items()) else None
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -90,7 +94,7 @@ class Progress:
 
 
 _KINDS = {"run": (str,), "number": (int,), "total": (int,), "action": (str,), "subject": (str,),
-          "since": (int, float), "fetches": (int,)}
+          "since": (int, float), "fetches": (int,), "until": (int, float)}
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,28 @@ def parse(told: str) -> Optional[Seen]:
     return Seen(progress, float(times[0]), sum(sizes), _dpkg("".join(lines.get("dpkg", [])[-1:])), ", ".join(builds))
 
 
-def render(host: str, run: str, seen: Seen) -> str:
-    """One line for people about a host; run: the one that is followed, which may wait for another."""
+def render(host: str, run: str, seen: Seen, now: float) -> str:
+    """One line for people about a host.
+
+    run: the one that is followed, which may wait for another. now: as seen.now, by the clock of who reads the line.
+    """
+    at = seen.progress.lasting(seen.now) + _expected(seen, now)
     if seen.progress.run != run:
-        return "%s: waits for another run, which is at: %s" % (host, seen.progress.lasting(seen.now))
-    return "%s: %s%s" % (host, seen.progress.lasting(seen.now), "".join(": " + word for word in _at_work(seen)))
+        return "%s: waits for another run, which is at: %s" % (host, at)
+    return "%s: %s%s" % (host, at, "".join(": " + word for word in _at_work(seen)))
+
+
+def clock(at: float, now: float) -> str:
+    """A time of the day where people read it, with the date where that is another. In seconds since the epoch."""
+    day, time_of_day = (time.strftime(form, time.localtime(at)) for form in ("%Y-%m-%d", "%H:%M"))
+    return time_of_day if day == time.strftime("%Y-%m-%d", time.localtime(now)) else "%s %s" % (day, time_of_day)
+
+
+def _expected(seen: Seen, now: float) -> str:
+    if not seen.progress.until:
+        return ""
+    until = clock(now + seen.progress.until - seen.now, now)
+    return ", %s %s" % ("expected until" if seen.progress.until >= seen.now else "was expected until", until)
 
 
 def _at_work(seen: Seen) -> List[str]:

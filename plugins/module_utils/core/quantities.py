@@ -12,6 +12,11 @@ from typing import Any, Dict, Mapping, Optional
 
 PREFIX = "nvidia.com/"
 GPU = PREFIX + "gpu"
+# What NVIDIA's device plugin calls GPUs and their parts: 'gpu', 'gpu.shared', 'mig-1g.10gb', and whatever it renames
+# because it is shared (api/config/v1 of the repository NVIDIA/k8s-device-plugin). Network adapters, RDMA devices and
+# what KubeVirt passes through have other names of NVIDIA's.
+_GPUS = (GPU, PREFIX + "mig-")
+_SHARED = ".shared"
 _QUANTITY = re.compile(r"(\d+)(?:[eE](\d+)|(k|Ki|[MGTPE]i?))?")
 
 
@@ -34,3 +39,8 @@ def whole(quantity: Any) -> Optional[int]:
 def nvidia_resources(resources: Optional[Mapping[str, Any]]) -> Dict[str, int]:
     """{extended resource of NVIDIA's: how many} of a node's or a container's resources."""
     return {name: whole(amount) or 0 for name, amount in (resources or {}).items() if name.startswith(PREFIX)}
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether an extended resource is GPUs or parts of them, by a name that NVIDIA's device plugin gives by itself."""
+    return resource.startswith(_GPUS) or (resource.startswith(PREFIX) and resource.endswith(_SHARED))

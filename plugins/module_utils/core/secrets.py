@@ -53,3 +53,15 @@ def masked(data: Any, options: Any) -> Any:
         return part
 
     return mask(data) if ends else data
+
+
+def hidden(data: Any) -> Any:
+    """The data with every password, and every token in its place, hidden wherever one stands in a URL: for those who
+    know no options that it came from."""
+    if isinstance(data, Mapping):
+        return {hidden(name): hidden(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [hidden(value) for value in data]
+    if isinstance(data, str) and "://" in data:
+        return _TOKEN.sub("://" + MASK[1:], _PASSWORD.sub(r"\1" + MASK[1:], data))
+    return data

@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from typing import Optional
+from typing import Optional, Sequence
 
-from .errors import HostFailed
+from .durations import Durations, expected
+from .errors import GpuOpsError, HostFailed
 from .host import Host
+from .journal import Journal
 from .plan import Step
 from .progress import PATH, Progress
 
@@ -26,19 +28,31 @@ class Telling:
         former = read(host)
         self._done = former.number if resumed and former is not None and former.run == run else 0
         self._at = Progress(run, since=time.time())
+        self._known: Optional[Durations] = None
 
     def reading(self) -> None:
         """The host is read, and planned."""
         self._write(replace(self._at, since=time.time()))
 
-    def step(self, step: Step, number: int, total: int) -> None:
-        """A step begins; number and total count those of this call, from 1."""
-        self._write(Progress(self._at.run, self._done + number, self._done + total, step.action, step.subject,
-                             time.time()))
+    def step(self, step: Step, number: int, total: int, after: Sequence[Step] = ()) -> None:
+        """A step begins; number and total count those of this call, from 1. after: those that follow it."""
+        now = time.time()
+        seconds = expected((step, *after), self._durations())
+        self._write(Progress(self._at.run, self._done + number, self._done + total, step.action, step.subject, now,
+                             until=0.0 if seconds is None else now + seconds))
 
     def fetches(self, amount: int) -> None:
         """So many bytes are to be fetched by the step that was told last."""
         self._write(replace(self._at, fetches=amount))
+
+    def _durations(self) -> Durations:
+        """As they were when the call began: what it does itself is told when it is over."""
+        if self._known is None:
+            try:
+                self._known = Journal(self.host).durations()
+            except GpuOpsError:
+                self._known = {}
+        return self._known
 
     def _write(self, progress: Progress) -> None:
         self._at = progress

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
 
-from ..core.host import Host
+from ..core.host import CommandTimedOut, Host
 
 # The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -20,9 +21,15 @@ SERVED_BY = (
     ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
     ("/dev/dri/", "nvidia_drm"),
 )
+NODES = ("/dev/nvidia*", "/dev/nvidia-caps*/*", "/dev/gdrdrv", "/dev/dri/*")
+# Seconds in which the mappings of all processes of a large host are read many times over
+MAPPED_S = 20
 # Seconds in which the kubelet starts the first process of a pod that it has admitted
 STARTING_S = 120.0
-_POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
+# Below /dev of whatever root: a process in a container has its own, a driver in a container has another
+_NODE = re.compile(r"/dev/(?:nvidia[^/]*(?:/[^/]+)?|gdrdrv|dri/[^/]+)$")
+# Static pods are known to their node by a hash without dashes (kubernetes/kubernetes, pkg/kubelet/config/common.go)
+_POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
 _SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
 
 
@@ -30,7 +37,8 @@ _SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
 class Holder:
     """A process that has a device of the driver open.
 
-    unit: its systemd unit, '' if none; pod: UID of its pod, '' if none.
+    devices: as this host names their nodes. unit: its systemd unit, '' if none. pod: UID of its pod, '' if none; of a
+    static pod that by which the node knows it.
     """
 
     pid: int
@@ -46,16 +54,68 @@ class Holder:
 
 def read_holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
     """(processes with a device of the driver open, {module: open descriptors of its devices})."""
-    displays = _displays(host)
+    nodes = _Nodes(host)
     found: Dict[int, List[str]] = {}
     opened: Dict[str, int] = {}
     for link in host.glob("/proc/[0-9]*/fd/*"):
-        target = host.link(link) or ""
-        if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
-            found.setdefault(int(link.split("/")[2]), []).append(target)
-            module = next(module for beginning, module in SERVED_BY if target.startswith(beginning))
-            opened[module] = opened.get(module, 0) + 1
+        device = nodes.named(host.link(link) or "", link)
+        if device:
+            found.setdefault(int(link.split("/")[2]), []).append(device)
+            opened[module_of(device)] = opened.get(module_of(device), 0) + 1
     return tuple(process_of(host, pid, devices) for pid, devices in sorted(found.items())), opened
+
+
+def read_mapped(host: Host) -> Dict[int, Tuple[str, ...]]:
+    """{process: devices that it has mapped}, which keep their modules loaded after their descriptors are closed.
+
+    By a child that can be abandoned: who reads the mappings of a process that hangs in the driver waits for it.
+    """
+    argv = ["grep", "-sHoE", r"/[^ ]*dev/(nvidia|gdrdrv|dri/)[^ ]*$", *map(host.path, host.glob("/proc/[0-9]*/maps"))]
+    found: Dict[int, List[str]] = {}
+    nodes = _Nodes(host)
+    try:
+        told = host.run(argv, check=False, timeout=MAPPED_S).stdout
+    except CommandTimedOut:
+        return {}
+    for line in told.splitlines():
+        maps, _colon, path = line.partition("/maps:")
+        device = nodes.named(path)
+        if device and maps.rpartition("/")[2].isdigit():
+            found.setdefault(int(maps.rpartition("/")[2]), []).append(device)
+    return {pid: tuple(sorted(set(devices))) for pid, devices in sorted(found.items())}
+
+
+def module_of(device: str) -> str:
+    """The module that serves a device of the driver."""
+    return next(module for beginning, module in SERVED_BY if device.startswith(beginning))
+
+
+class _Nodes:
+    """The device nodes of the driver on a host, by name and by number."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._displays = _displays(host)
+        there = {name: host.stat(name) for pattern in NODES for name in host.glob(pattern)}
+        self._by_number = {each.st_rdev: name for name, each in there.items()
+                           if each is not None and stat.S_ISCHR(each.st_mode) and self._is_ours(name)}
+
+    def named(self, path: str, link: str = "") -> str:
+        """What the host calls the node that a process has by this path, '' where that is none of the driver's.
+
+        link: leads to the node itself, wherever that is. A process may see it below a root of its own.
+        """
+        found = _NODE.search(path)
+        if found is None:
+            return ""
+        there = self._host.stat(link) if link and found.start() else None
+        if there is not None and not stat.S_ISCHR(there.st_mode):
+            return ""
+        name = self._by_number.get(there.st_rdev, "") if there is not None else ""
+        return name or (found.group() if self._is_ours(found.group()) else "")
+
+    def _is_ours(self, name: str) -> bool:
+        return not name.startswith("/dev/dri/") or name in self._displays
 
 
 def _displays(host: Host) -> Tuple[str, ...]:
@@ -97,6 +157,12 @@ def pods_with_processes(host: Host) -> FrozenSet[str]:
     """UIDs of pods of which anything runs, be it the process that keeps their namespaces."""
     return frozenset(pod.replace("_", "-") for path in host.glob("/proc/[0-9]*/cgroup")
                      for pod in _POD.findall(host.read(path) or ""))
+
+
+def pods_seen(host: Host) -> Tuple[str, ...]:
+    """Pods that have a device of the driver, open or given to them, as named_pod() names them."""
+    holding = [named_pod(host, holder.pod) for holder in read_holders(host)[0] if holder.pod]
+    return tuple(sorted({*holding, *(pod for pods in pods_with_devices(host).values() for pod in pods)}))
 
 
 def _is_new(host: Host, directory: str) -> bool:

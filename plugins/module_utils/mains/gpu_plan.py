@@ -12,8 +12,10 @@ from ..registry import CAPABILITIES, plan_host
 
 # The action plugin's own: they never reach the host.
 OF_CONTROLLER = {
+    "approved_fleet": {"type": "str"},
     "approved_from": {"type": "path"},
     "brief": {"type": "bool", "default": False},
+    "for_fleet": {"type": "bool", "default": False},
     "from_variables": {"type": "bool", "default": False},
     "save_to": {"type": "path"},
     "show": {"type": "bool", "default": False},

@@ -3,14 +3,13 @@
 """What the cluster must show of a validated node: GPUs on offer, and a pod that gets what it asked for. Pure."""
 from __future__ import annotations
 
-import calendar
 import re
-import time
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..core.plan import digest
 from ..core.quantities import nvidia_resources
+from ..core.times import epoch
 from .checks import FAILED, PASSED, SKIPPED, Check
 
 # Prints the device nodes of GPUs and MIG instances that the container was given; the kubelet reports it in the pod's
@@ -29,7 +28,6 @@ OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
 # Istio's and Linkerd's marks of a pod that gets no proxy; the former reads the label, the latter the annotation
 ALONE = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
 NOBODY = 65534
-RFC3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 # Conditions under which a kubelet starts no pod, while the node offers what it did
 OF_KUBELET = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
@@ -244,7 +242,7 @@ def left_behind(pod: Mapping[str, Any], now: float) -> bool:
     lives = (pod.get("spec") or {}).get("activeDeadlineSeconds")
     if not is_probe(pod) or not made or not lives:
         return False
-    return bool(now > calendar.timegm(time.strptime(made, RFC3339)) + lives)
+    return bool(now > epoch(made) + lives)
 
 
 def unschedulable(pod: Mapping[str, Any]) -> bool:

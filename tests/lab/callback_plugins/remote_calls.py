@@ -22,8 +22,9 @@ DOCUMENTATION = """
 CONTROLLER_ONLY = {
     "add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks", "include_vars", "import_role",
     "import_tasks", "meta", "pause", "set_fact", "set_stats", "validate_argument_spec",
-    "dcgm_exporter", "device_plugin", "gpu_cluster_info", "gpu_components", "gpu_feature_discovery", "gpu_node",
-    "gpu_pod_eviction", "gpu_pods", "node_feature_discovery",
+    "dcgm_exporter", "device_plugin", "gpu_cluster_info", "gpu_components", "gpu_feature_discovery", "gpu_fleet_plan",
+    "gpu_fleet_progress", "gpu_node", "gpu_node_custody", "gpu_pod_eviction", "gpu_pods", "gpu_rollout",
+    "node_feature_discovery",
 }
 
 

@@ -105,10 +105,16 @@ class ControlPlane:
 
     def leave_nodes_alone(self) -> None:
         """Nobody writes into Nodes that have no kubelet any more, and no pod is scheduled."""
+        self._run_controllers("*,-node-lifecycle-controller,-ttl-controller")
+
+    def work_out_budgets_only(self) -> None:
+        """Nobody writes into any object but PodDisruptionBudgets: what their pods and owners are is up to the test."""
+        self._run_controllers("disruption-controller")
+
+    def _run_controllers(self, names: str) -> None:
         for name in ("kube-scheduler", "kube-controller-manager"):
             self.daemons[name].stop()
-        self.daemons["kube-controller-manager"].start(
-            [*self._controller_manager(), "--controllers=*,-node-lifecycle-controller,-ttl-controller"])
+        self.daemons["kube-controller-manager"].start([*self._controller_manager(), "--controllers=%s" % names])
 
     def stop(self) -> None:
         """Nothing of it is kept, so nobody is asked to finish first."""

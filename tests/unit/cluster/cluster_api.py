@@ -3,7 +3,6 @@
 """A small HTTP server that answers as a Kubernetes API server does, for tests over a real connection."""
 from __future__ import annotations
 
-import copy
 import json
 import re
 import socket
@@ -18,6 +17,10 @@ from list_selectors import Unreadable, selector
 from object_store import Store
 
 TOKEN = "a-token"
+# Of kinds that every API server has, be there an object of them or not
+LISTS = ("/api/v1/namespaces", "/apis/apps/v1/daemonsets", "/apis/policy/v1/poddisruptionbudgets")
+# By which runs know of each other
+OF_BOOKS = re.compile("/apis/coordination.k8s.io/v1/|/api/v1/namespaces/[^/]+(/configmaps/[^/]+)?$")
 
 
 @dataclass
@@ -30,16 +33,29 @@ class Request:
     headers: List[Tuple[str, str]]
     body: Any
 
+    @property
+    def is_apply(self) -> bool:
+        """Of a PATCH, whether it is a server-side apply."""
+        return self.header("content-type") != ["application/merge-patch+json"]
+
     def header(self, name: str) -> List[str]:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
 @dataclass
 class Answer:
-    """A status and the words of the API server."""
+    """A status and the words of the API server. cause: a reason and a message of its details."""
 
     status: int
     message: str
+    cause: Tuple[str, str] = ("", "")
+    retry_after: str = ""
+
+
+def blocked(name: str) -> Answer:
+    """A disruption budget's answer."""
+    return Answer(429, "Cannot evict pod as it would violate the pod's disruption budget.",
+                  ("DisruptionBudget", "The disruption budget %s needs 1 healthy pods and has 1 currently" % name))
 
 
 @dataclass(frozen=True)
@@ -68,18 +84,25 @@ class Fault:
 
 @dataclass
 class State:
-    """The cluster behind the server. With a store, that is what there is of objects."""
+    """The cluster behind the server. With a store, that is what there is of objects.
+
+    lists:     {path: items} of kinds that have no place of their own.
+    books:     Leases, the record of rollouts and their namespaces, where there is no store.
+    evictions: {pod: answers to its evictions, in their order}; after the last, or an answer of 201, it goes.
+    """
 
     nodes: List[Dict[str, Any]] = field(default_factory=list)
     pods: List[Dict[str, Any]] = field(default_factory=list)
+    lists: Dict[str, List[Dict[str, Any]]] = field(default_factory=dict)
     objects: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     page: int = 500
     requests: List[Request] = field(default_factory=list)
-    budget_blocks: Dict[str, int] = field(default_factory=dict)
+    evictions: Dict[str, List[Answer]] = field(default_factory=dict)
     conflicts: int = 0
     refuse: Optional[Answer] = None
     terminating: Set[str] = field(default_factory=set)
     store: Optional[Store] = None
+    books: Store = field(default_factory=Store)
     fault: Optional[Fault] = None
     connections: Set[Tuple[str, int]] = field(default_factory=set)
 
@@ -141,8 +164,8 @@ def _handler(state: State) -> type:
             self.end_headers()
             self.wfile.write(data)
 
-        def fail(self, status: int, message: str, cause: str = "", retry_after: str = "") -> None:
-            details = {"causes": [{"reason": "DisruptionBudget", "message": cause}]} if cause else {}
+        def fail(self, status: int, message: str, cause: Tuple[str, str] = ("", ""), retry_after: str = "") -> None:
+            details = {"causes": [{"reason": cause[0], "message": cause[1]}]} if cause[0] else {}
             self.answer(status, {"kind": "Status", "status": "Failure", "code": status, "message": message,
                                  "details": details}, retry_after)
 
@@ -166,7 +189,7 @@ def _handler(state: State) -> type:
                 return False
             kind = state.fault.kind
             if kind == "lost" and state.store is not None:
-                state.store.answer(request.method, request.path, request.query, request.body)
+                state.store.answer(request.method, request.path, request.query, request.body, request.is_apply)
             elif kind == "lost":
                 self.unanswered = True
                 getattr(self, "do_" + request.method.lower())(request)
@@ -188,9 +211,11 @@ def _handler(state: State) -> type:
                 getattr(self, "do_" + request.method.lower())(request)
 
         def is_stored(self, request: Request) -> bool:
-            if state.store is None:
+            in_books = OF_BOOKS.match(request.path) and request.path not in state.objects
+            store = state.books if state.store is None and in_books else state.store
+            if store is None:
                 return False
-            answer = state.store.answer(request.method, request.path, request.query, request.body)
+            answer = store.answer(request.method, request.path, request.query, request.body, request.is_apply)
             if answer is not None:
                 self.answer(*answer)
             return answer is not None
@@ -202,6 +227,8 @@ def _handler(state: State) -> type:
                 self.page(request, "Node", state.nodes)
             elif request.path == "/api/v1/pods":
                 self.page(request, "Pod", state.pods)
+            elif request.path in LISTS:
+                self.page(request, "", state.lists.get(request.path, []))
             elif re.fullmatch("/api/v1/namespaces/[^/]+/pods", request.path):
                 namespace = request.path.split("/")[-2]
                 self.page(request, "Pod", [pod for pod in state.pods if pod["metadata"]["namespace"] == namespace])
@@ -243,11 +270,14 @@ def _handler(state: State) -> type:
             if wanted not in (None, found["metadata"].get("resourceVersion")):
                 self.fail(409, "the object has been modified")
                 return
-            merged = _merge(copy.deepcopy(found), request.body)
+            if request.is_apply:
+                merged = state.books.applied(found, request.body, request.query.get("fieldManager", ""))
+            else:
+                merged = state.books.patched(found, request.body, request.query.get("fieldManager", "gpuops.nvidia"))
             if request.query.get("dryRun") != "All":
                 found.clear()
                 found.update(merged)
-                found["metadata"]["resourceVersion"] = str(int(wanted or 0) + 1)
+                found["metadata"]["resourceVersion"] = str(int(found["metadata"].get("resourceVersion") or 0) + 1)
             self.answer(200, merged)
 
         def do_post(self, request: Request) -> None:
@@ -257,25 +287,27 @@ def _handler(state: State) -> type:
                 self.fail(404, "not found")
             elif request.body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
                 self.fail(409, "Precondition failed: UID in precondition")
-            elif state.budget_blocks.get(pod["metadata"]["name"], 0) > 0:
-                state.budget_blocks[pod["metadata"]["name"]] -= 1
-                self.fail(429, "Cannot evict pod as it would violate the pod's disruption budget.",
-                          "The disruption budget %s needs 1 healthy pods and has 1 currently" % pod["metadata"]["name"])
+            elif state.evictions.get(pod["metadata"]["name"]):
+                told = state.evictions[pod["metadata"]["name"]].pop(0)
+                self.fail(told.status, told.message, told.cause, told.retry_after)
             else:
-                if request.query.get("dryRun") != "All" and pod["metadata"]["name"] not in state.terminating:
-                    state.pods.remove(pod)
+                if request.query.get("dryRun") != "All":
+                    self.end(pod)
                 self.answer(201, {"kind": "Status", "status": "Success"})
 
+        def do_delete(self, request: Request) -> None:
+            pod = self.one(request.path)
+            if pod is None:
+                self.fail(404, "not found")
+                return
+            self.end(pod)
+            self.answer(200, {"kind": "Status", "status": "Success"})
+
+        def end(self, pod: Dict[str, Any]) -> None:
+            """At once, but for those that do not end."""
+            if pod["metadata"]["name"] in state.terminating:
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+            else:
+                state.pods.remove(pod)
+
     return Handler
-
-
-def _merge(target: Dict[str, Any], patch: Dict[str, Any]) -> Dict[str, Any]:
-    """RFC 7386."""
-    for key, value in patch.items():
-        if value is None:
-            target.pop(key, None)
-        elif isinstance(value, dict):
-            target[key] = _merge(target.get(key) or {}, value)
-        else:
-            target[key] = value
-    return target

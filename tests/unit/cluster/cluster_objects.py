@@ -100,6 +100,9 @@ def pod(
     volumes: Optional[List[Dict[str, Any]]] = None,
     annotations: Optional[Dict[str, str]] = None,
     resource: str = "nvidia.com/gpu",
+    labels: Optional[Dict[str, str]] = None,
+    ready: bool = True,
+    **metadata: Any,
 ) -> Dict[str, Any]:
     references = [{"kind": owner, "name": name + "-owner", "controller": True}] if owner else []
     resources = {"limits": {resource: str(gpus)}, "requests": {resource: str(gpus)}} if gpus else {}
@@ -112,11 +115,13 @@ def pod(
             "uid": "uid-" + name,
             "ownerReferences": references,
             "annotations": dict(annotations or {}),
+            "labels": dict(labels or {}),
+            **metadata,
         },
         "spec": {
             "nodeName": node_name,
             "containers": [{"name": "main", "resources": resources}],
             "volumes": volumes or [],
         },
-        "status": {"phase": phase},
+        "status": {"phase": phase, "conditions": [{"type": "Ready", "status": str(ready)}]},
     }

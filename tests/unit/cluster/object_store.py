@@ -36,6 +36,7 @@ KINDS: Dict[str, Tuple[str, str, bool]] = {
     "Deployment": ("apps/v1", "deployments", True),
     "DaemonSet": ("apps/v1", "daemonsets", True),
     "Job": ("batch/v1", "jobs", True),
+    "Lease": ("coordination.k8s.io/v1", "leases", True),
 }
 KEYS = {"containers": ("name",), "env": ("name",), "volumes": ("name",), "volumeMounts": ("mountPath",)}
 # Fields that never change: {kind: path}
@@ -55,6 +56,7 @@ class Store:
     denied:  {(verb, plural)} that the user may not.
     writes:  (method, path) of every request that changed something.
     has_controllers: whether Deployments run as soon as they are there.
+    more:    kinds beside KINDS, as that of Nodes, which are the server's state without it.
     """
 
     objects: Dict[str, Object] = field(default_factory=dict)
@@ -65,6 +67,7 @@ class Store:
     leaving: Dict[str, int] = field(default_factory=dict)
     aggregated: bool = True
     has_controllers: bool = False
+    more: Dict[str, Tuple[str, str, bool]] = field(default_factory=dict)
 
     # As a test sees it
 
@@ -104,7 +107,9 @@ class Store:
 
     # As a client sees it
 
-    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Optional[Answer]:
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any, applied: bool = True
+               ) -> Optional[Answer]:
+        """applied: whether a PATCH is a server-side apply; others are merged."""
         if path in ("/api", "/apis"):
             return 200, self._discovery(path)
         if path.endswith("/selfsubjectaccessreviews"):
@@ -114,18 +119,22 @@ class Store:
         if place is None:
             return None if path.startswith("/api/v1/nodes") else (404, {"message": "404 page not found"})
         kind, namespace, name = place
-        verb = {"GET": "get" if name else "list", "PATCH": "patch", "DELETE": "delete"}[method]
+        verb = {"GET": "get" if name else "list", "PATCH": "patch", "DELETE": "delete", "POST": "create"}[method]
         if (verb, self._kinds()[kind][1]) in self.denied:
             return status(403, '%s is forbidden: User "ann" cannot %s resource "%s"'
                           % (self._kinds()[kind][1], verb, self._kinds()[kind][1]))
         if method == "GET":
             return self._find(path) if name else self._list(kind, namespace, query)
+        dry, manager = query.get("dryRun") == "All", query.get("fieldManager", "gpuops.nvidia")
         if method == "PATCH":
-            return self._apply(path, kind, namespace, body, dry=query.get("dryRun") == "All")
+            return self._apply(path, kind, namespace, body, dry, manager) if applied else \
+                self._patch(path, body, dry, manager)
+        if method == "POST":
+            return self._create(path, namespace, body, dry, manager)
         return self._delete(path, body)
 
     def _kinds(self) -> Dict[str, Tuple[str, str, bool]]:
-        found = dict(KINDS)
+        found = {**KINDS, **self.more}
         for item in list(self.objects.values()):
             if item["kind"] == "CustomResourceDefinition":
                 spec = item["spec"]
@@ -188,7 +197,54 @@ class Store:
         return 200, {"kind": kind + "List", "items": items[start:end],
                      "metadata": {"continue": str(end)} if end < len(items) else {}}
 
-    def _apply(self, path: str, kind: str, namespace: str, body: Object, dry: bool) -> Answer:
+    def _create(self, path: str, namespace: str, body: Object, dry: bool, manager: str) -> Answer:
+        if namespace and self._path("Namespace", "", namespace) not in self.objects:
+            return status(404, 'namespaces "%s" not found' % namespace)
+        path = "%s/%s" % (path, body["metadata"]["name"])
+        if path in self.objects:
+            return status(409, "%s already exists" % path)
+        if dry:
+            return 201, copy.deepcopy(body)
+        self.writes.append(("POST", path))
+        return 201, copy.deepcopy(self.put(body, manager))
+
+    def _patch(self, path: str, body: Object, dry: bool, manager: str) -> Answer:
+        before = self.objects.get(path)
+        if before is None:
+            return status(404, "%s not found" % path)
+        if _is_outdated(before, body):
+            return status(409, "the object has been modified; please apply your changes to the latest version")
+        made = self.patched(before, body, manager)
+        if made == before:
+            return 200, made
+        if not dry:
+            made["metadata"]["resourceVersion"] = str(self._next())
+            self.objects[path] = made
+            self.writes.append(("PATCH", path))
+        return 200, copy.deepcopy(made)
+
+    def patched(self, before: Object, body: Object, manager: str) -> Object:
+        """RFC 7386. What is taken away is said by nobody any more; what is set anew by this manager alone."""
+        made: Object = merged_patch(copy.deepcopy(before), _said(body))
+        changed = {each for each in _paths(_said(body)) if _at(made, each) != _at(before, each)}
+        self._take(made, changed, "")
+        said = {each for each in changed if _at(made, each) is not None}
+        if said:
+            entries = made["metadata"].setdefault("managedFields", [])
+            own = next((each for each in entries
+                        if (each["manager"], each.get("operation")) == (manager, "Update")), None)
+            if own is None:
+                own = {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {}}
+                entries.append(own)
+            own["fieldsV1"] = _written(_read(own["fieldsV1"]) | said)
+        return made
+
+    def _apply(self, path: str, kind: str, namespace: str, body: Object, dry: bool, manager: str) -> Answer:
+        known = self.objects.get(path)
+        if known is not None and _is_outdated(known, body):
+            return status(409, "the object has been modified; please apply your changes to the latest version")
+        if known is None and body["metadata"].get("uid"):
+            return status(409, "uid mismatch: the provided object specified uid, and no existing object was found")
         if namespace:
             home = self.objects.get(self._path("Namespace", "", namespace))
             if home is None:
@@ -201,7 +257,7 @@ class Store:
             where = IMMUTABLE[kind]
             if _at(before, where) != _at(body, where) and _at(body, where) is not None:
                 return status(422, "%s is invalid: %s: field is immutable" % (path, ".".join(where)))
-        made = self._applied(before, body)
+        made = self.applied(before, body, manager)
         if before is not None and {**made, "metadata": {**made["metadata"], "resourceVersion": ""}} == \
                 {**before, "metadata": {**before["metadata"], "resourceVersion": ""}}:
             return 200, copy.deepcopy(before)
@@ -211,24 +267,38 @@ class Store:
             self.writes.append(("PATCH", path))
         return (200 if before else 201), copy.deepcopy(made)
 
-    def _applied(self, before: Optional[Object], body: Object) -> Object:
+    def applied(self, before: Optional[Object], body: Object, manager: str) -> Object:
         made = copy.deepcopy(before) if before else {"metadata": {"uid": "uid-%d" % self._next()}}
-        mine = _paths(_said(body))
+        mine = _paths(_said(body)) - {("f:metadata",)}
         entries = made["metadata"].setdefault("managedFields", [])
-        own = next((each for each in entries if (each["manager"], each["operation"]) == ("gpuops", "Apply")), None)
+        if before and not entries:
+            # Nobody kept book before the first apply (apimachinery, managedfields/internal/skipnonapplied.go)
+            entries.append({"manager": "before-first-apply", "operation": "Update",
+                            "fieldsV1": _written(_paths(_said(made)))})
+        own = next((each for each in entries if (each["manager"], each.get("operation")) == (manager, "Apply")), None)
         if own is not None:
             others: Fields = set()
             for each in entries:
                 if each is not own:
-                    others |= _read(each["fieldsV1"])
-            for gone in sorted(_read(own["fieldsV1"]) - mine - others, key=_is_key):
+                    others |= _read(each.get("fieldsV1") or {})
+            before_it = _read(own["fieldsV1"])
+            for gone in sorted(before_it - mine - others, key=_is_key):
                 _drop(made, gone)
+            # What is below a field that nobody says any more goes with it, though it was nobody's
+            for parent in (("f:spec",), ("f:metadata", "f:annotations")):
+                was, is_said = (any(path[:len(parent)] == parent for path in paths)
+                                for paths in (before_it, mine | others))
+                if was and not is_said:
+                    _drop(made, parent)
         changed = {path for path in mine if _at(made, path) != _at(body, path)}
-        made = _merged(made, body)
-        self._take(made, changed, "gpuops")
-        entries = [each for each in made["metadata"]["managedFields"] if each["manager"] != "gpuops"]
-        entries.append({"manager": "gpuops", "operation": "Apply", "apiVersion": body["apiVersion"],
-                        "fieldsType": "FieldsV1", "fieldsV1": _written(mine)})
+        made = _merged(made, {**body, "metadata": {key: value for key, value in body["metadata"].items()
+                                                   if key not in ("uid", "resourceVersion")}})
+        self._take(made, changed, manager)
+        entries = [each for each in made["metadata"]["managedFields"]
+                   if (each["manager"], each.get("operation")) != (manager, "Apply")]
+        if mine:
+            entries.append({"manager": manager, "operation": "Apply", "apiVersion": body["apiVersion"],
+                            "fieldsType": "FieldsV1", "fieldsV1": _written(mine)})
         made["metadata"]["managedFields"] = entries
         self._default(made)
         return made
@@ -237,7 +307,11 @@ class Store:
         """Whoever else said these fields says them no more."""
         for entry in made["metadata"].get("managedFields", []):
             if entry["manager"] != manager:
-                entry["fieldsV1"] = _written(_read(entry["fieldsV1"]) - paths)
+                entry["fieldsV1"] = _written(_read(entry.get("fieldsV1") or {}) - paths)
+        if made["metadata"].get("managedFields"):
+            # A manager that says nothing any more is no more (structured-merge-diff, merge/update.go)
+            made["metadata"]["managedFields"] = [
+                each for each in made["metadata"]["managedFields"] if each.get("fieldsV1") or "fieldsV1" not in each]
 
     def _default(self, made: Object) -> None:
         if made["kind"] in ("DaemonSet", "Deployment"):
@@ -259,7 +333,10 @@ class Store:
         item = self.objects.get(path)
         if item is None:
             return status(404, "%s not found" % path)
-        uid = ((body or {}).get("preconditions") or {}).get("uid")
+        preconditions = (body or {}).get("preconditions") or {}
+        uid = preconditions.get("uid")
+        if preconditions.get("resourceVersion") not in (None, item["metadata"]["resourceVersion"]):
+            return status(409, "Precondition failed: ResourceVersion in precondition")
         if uid not in (None, item["metadata"]["uid"]):
             return status(409, "Precondition failed: UID in precondition: %s, UID in object meta: %s"
                           % (uid, item["metadata"]["uid"]))
@@ -299,8 +376,25 @@ class Store:
 
 # Fields and their paths
 
+def _is_outdated(there: Object, body: Object) -> bool:
+    """Whether a request names another version than the one there is."""
+    wanted = (body.get("metadata") or {}).get("resourceVersion")
+    return wanted not in (None, there["metadata"].get("resourceVersion"))
+
+
+def merged_patch(target: Any, patch: Mapping[str, Any]) -> Any:
+    target = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        else:
+            target[key] = merged_patch(target.get(key), value) if isinstance(value, dict) else copy.deepcopy(value)
+    return target
+
+
 def _said(item: Object) -> Object:
-    metadata = {key: value for key, value in item["metadata"].items() if key not in ("name", "namespace")}
+    own = ("name", "namespace", "uid", "resourceVersion")
+    metadata = {key: value for key, value in (item.get("metadata") or {}).items() if key not in own}
     return {**{key: value for key, value in item.items() if key not in ("apiVersion", "kind", "status")},
             "metadata": metadata}
 

@@ -3,9 +3,12 @@
 """The client against a real HTTP server: paging, credentials, and errors that a person can act on."""
 from __future__ import annotations
 
+import json
 import socket
+import threading
+import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import pytest
 from cluster_api import TOKEN, Answer, Api, Fault, kubeconfig
@@ -16,8 +19,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client impor
     ApiError,
     Client,
     Connection,
+    is_outage,
     right_of,
     secrets,
+    server_named,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
@@ -32,6 +37,110 @@ def test_a_list_is_read_page_by_page(api: Api) -> None:
     names = [node["metadata"]["name"] for node in connect(api).items("/api/v1/nodes")]
     assert names == ["gpu-%d" % number for number in range(7)]
     assert [request.query.get("continue") for request in api.state.requests] == [None, "3", "6"]
+
+
+def test_the_next_page_is_asked_for_while_one_is_read(api: Api) -> None:
+    api.state.nodes = [h100_node("gpu-%d" % number) for number in range(3)]
+    api.state.page = 1
+    asked: List[int] = []
+
+    def keep(node: Dict[str, Any]) -> str:
+        deadline = time.monotonic() + 5
+        while len(api.state.requests) < min(3, len(asked) + 2) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        asked.append(len(api.state.requests))
+        return str(node["metadata"]["name"])
+
+    assert connect(api).items("/api/v1/nodes", keep=keep) == ["gpu-0", "gpu-1", "gpu-2"]
+    assert asked == [2, 3, 3] and len(api.state.connections) == 1
+
+
+@pytest.mark.parametrize("page", [
+    '{"items": [{"n": %(n)d}], "metadata": {"continue": "%(c)s"}}',
+    '{"metadata": {"x": {"continue": "nowhere"}, "continue": "%(c)s"}, "items": [{"n": %(n)d}]}',
+    '{"metadata": {"continue": "%(c)s"}, "items": [{"n": %(n)d, "metadata": {"continue": "nowhere"}}]}',
+    '{"x": {"metadata": {"continue": "nowhere"}}, "metadata": {"continue": "%(c)s"}, "items": [{"n": %(n)d}]}',
+])
+def test_where_a_page_goes_on_is_found_wherever_it_stands(api: Api, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    client = connect(api)
+    pages = {"": (1, "b"), "b": (2, "c"), "c": (3, "")}
+
+    def answer(_method: str, _path: str, query: Dict[str, Any], accept: str) -> Tuple[int, bytes, None]:
+        number, following = pages[query.get("continue", "")]
+        return 200, (page % {"n": number, "c": following}).encode(), None
+
+    monkeypatch.setattr(client, "_answer", answer)
+    assert [each["n"] for each in client.items("/x")] == [1, 2, 3]
+
+
+def test_who_reads_a_page_and_fails_is_not_held_up_by_the_next_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.state.nodes = [h100_node("gpu-%d" % number) for number in range(2)]
+    api.state.page = 1
+    client = connect(api)
+    answered, plain = threading.Event(), client._answer
+
+    def answer(*arguments: Any, **options: Any) -> Any:
+        if "continue" in arguments[2]:
+            answered.wait(30)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(client, "_answer", answer)
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        client.items("/api/v1/nodes", keep=lambda node: 1 // 0)
+    assert time.monotonic() - began < 10
+    answered.set()
+
+
+class TestOutage:
+    def test_a_server_that_is_not_there_or_cannot_serve_is_one(self, api: Api) -> None:
+        for status, outage in ((429, True), (500, True), (503, True), (504, True), (401, False), (403, False),
+                               (404, False), (410, False)):
+            error = ApiError("cluster.request_refused", status, "", "f", "w", "r")
+            assert is_outage(error) == outage, status
+        client = connect(api)
+        api.close()
+        with pytest.raises(GpuOpsError) as silent:
+            client.items("/api/v1/nodes")
+        assert is_outage(silent.value)
+
+    def test_a_certificate_that_does_not_fit_is_none(self, api: Api) -> None:
+        # It speaks no TLS at all
+        client = Client(Connection(host=api.url.replace("http:", "https:"), api_key=TOKEN))
+        with pytest.raises(GpuOpsError) as refused:
+            client.items("/api/v1/nodes")
+        assert refused.value.code == "cluster.no_answer" and not is_outage(refused.value)
+
+    def test_what_is_wrong_here_is_none(self) -> None:
+        assert not is_outage(GpuOpsError("cluster.kubeconfig_unusable", "f", "w", "r"))
+
+
+class TestServerNamed:
+    def test_it_is_that_of_the_context_that_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        there = kubeconfig("https://a.example")
+        there["contexts"].append({"name": "other", "context": {"cluster": "b", "user": "test"}})
+        there["clusters"].append({"name": "b", "cluster": {"server": "https://b.example"}})
+        (tmp_path / "config").write_text(json.dumps(there))
+        path = str(tmp_path / "config")
+        assert server_named(Connection(kubeconfig=path)) == "https://a.example"
+        assert server_named(Connection(kubeconfig=there, context="other")) == "https://b.example"
+        assert server_named(Connection(kubeconfig=path, host="https://c.example")) == "https://c.example"
+        monkeypatch.setenv("KUBECONFIG", "/nonexistent:%s" % path)
+        assert server_named(Connection(context="other")) == "https://b.example"
+        # The first file that says a thing counts
+        (tmp_path / "first").write_text(json.dumps({"current-context": "other"}))
+        assert server_named(Connection(kubeconfig="%s:%s" % (tmp_path / "first", path))) == "https://b.example"
+
+    def test_a_pod_knows_it_from_its_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+        assert server_named(Connection()) == "10.96.0.1:443"
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "contexts: [{}]", "current-context: x"])
+    def test_what_leads_nowhere_names_none(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "config").write_text(text)
+        assert server_named(Connection(kubeconfig=str(tmp_path / "config"))) == ""
+        assert server_named(Connection(kubeconfig="/nonexistent")) == ""
 
 
 @pytest.mark.parametrize("how", ["path", "dictionary", "host and token"])

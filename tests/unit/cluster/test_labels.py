@@ -8,12 +8,13 @@ import json
 from typing import Any, Dict
 
 import pytest
-from cluster_api import _merge
 from cluster_objects import node
+from object_store import merged_patch
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
+    FORMERLY,
     OUR_LABELS,
     NodePolicy,
     plan_node_change,
@@ -28,37 +29,23 @@ NOT_READY = "gpuops.nvidia.com/not-ready"
 
 def after(before: Dict[str, Any], policy: NodePolicy) -> Dict[str, Any]:
     """The node that the patch makes; a second plan must be empty."""
-    patched = _merge(copy.deepcopy(before), plan_node_change(before, policy).patch)
+    patched = merged_patch(copy.deepcopy(before), plan_node_change(before, policy).patch)
     assert plan_node_change(patched, policy).patch == {}
     return patched
 
 
-def test_a_cordon_is_one_patch_with_its_record() -> None:
-    change = plan_node_change(node(), NodePolicy(cordoned=True, reason="driver upgrade"))
-    assert change.patch == {
-        "metadata": {"annotations": {CORDONED_BY: "gpuops", CORDON_REASON: "driver upgrade"}, "resourceVersion": "7"},
-        "spec": {"unschedulable": True},
-    }
-
-
-def test_uncordon_takes_away_our_cordon_and_its_record() -> None:
-    cordoned = after(node(), NodePolicy(cordoned=True, reason="driver upgrade"))
-    back = after(cordoned, NodePolicy(cordoned=False))
-    assert back["spec"] == node()["spec"]
-    assert back["metadata"]["annotations"] == {}
+@pytest.mark.parametrize("unschedulable", [True, False])
+def test_the_cordon_of_a_release_that_knew_of_no_custody_goes_with_its_record(unschedulable: bool) -> None:
+    there = node(annotations={CORDONED_BY: FORMERLY, CORDON_REASON: "x"}, **(
+        {"unschedulable": True} if unschedulable else {}))
+    gone = after(there, NodePolicy(uncordoned=True))
+    assert gone["spec"] == node()["spec"] and gone["metadata"]["annotations"] == {}
 
 
 @pytest.mark.parametrize("annotations", [{}, {CORDONED_BY: "another run"}])
-@pytest.mark.parametrize("cordoned", [True, False])
-def test_a_cordon_of_others_is_left_to_them(annotations: Dict[str, str], cordoned: bool) -> None:
-    change = plan_node_change(node(unschedulable=True, annotations=annotations), NodePolicy(cordoned=cordoned))
-    assert change.patch == {}
-    assert "stays" in change.notes[0]
-
-
-def test_a_record_without_its_cordon_is_cleared() -> None:
-    left = node(annotations={CORDONED_BY: "gpuops", CORDON_REASON: "x"})
-    assert after(left, NodePolicy(cordoned=False))["metadata"]["annotations"] == {}
+def test_a_cordon_of_others_is_left_to_them(annotations: Dict[str, str]) -> None:
+    there = node(unschedulable=True, annotations=annotations)
+    assert plan_node_change(there, NodePolicy(uncordoned=True)).patch == {}
 
 
 def test_labels_are_set_recorded_and_taken_away() -> None:
@@ -96,7 +83,8 @@ def test_a_startup_taint_is_set_once_in_whatever_form_it_is_there() -> None:
 def test_whose_a_startup_taint_is_stays_on_record_while_it_is_there() -> None:
     ours = after(node(), NodePolicy(startup_taint=NOT_READY, tainted=True))
     assert ours["metadata"]["annotations"] == {"gpuops.nvidia.com/tainted": NOT_READY}
-    assert after(ours, NodePolicy(cordoned=True))["metadata"]["annotations"]["gpuops.nvidia.com/tainted"] == NOT_READY
+    labelled = after(ours, NodePolicy(labels={PLUGIN: "true"}))
+    assert labelled["metadata"]["annotations"]["gpuops.nvidia.com/tainted"] == NOT_READY
     other = after(ours, NodePolicy(startup_taint="example.com/other", tainted=False))
     assert other["metadata"]["annotations"] == {"gpuops.nvidia.com/tainted": NOT_READY}
     gone = after(ours, NodePolicy(startup_taint=NOT_READY, tainted=False))
@@ -106,7 +94,8 @@ def test_whose_a_startup_taint_is_stays_on_record_while_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("policy", [
-    NodePolicy(startup_taint=NOT_READY), NodePolicy(tainted=False), NodePolicy(cordoned=True, startup_taint=NOT_READY)])
+    NodePolicy(startup_taint=NOT_READY), NodePolicy(tainted=False),
+    NodePolicy(labels={PLUGIN: "x"}, startup_taint=NOT_READY)])
 def test_taints_stay_unless_one_is_named_and_something_said_of_it(policy: NodePolicy) -> None:
     change = plan_node_change(node(taints=[JOINED, {"key": "", "effect": "NoSchedule"}]), policy)
     assert "taints" not in change.patch.get("spec", {}) and len(change.after["taints"]) == 2

@@ -89,7 +89,15 @@ def test_findings(changes: Dict[str, str], capacity: str, allocatable: Any, expe
 def test_driver_skew_names_the_odd_one_out() -> None:
     odd = h100_node("gpu-3", labels=h100_labels(**{"cuda__driver-version__full": "595.91.07"}))
     facts = [nodes.node_facts(each) for each in (h100_node("gpu-1"), h100_node("gpu-2"), odd)]
-    assert set(nodes.skew_findings(facts)) == {"gpu-3"}
+    usual = nodes.usual_drivers((each["product"], each["driver_version"]) for each in facts)
+    assert [each["name"] for each in facts if nodes.skew_finding(each, usual)] == ["gpu-3"]
+
+
+def test_of_drivers_that_are_as_usual_as_each_other_the_lower_one_counts() -> None:
+    seen = [("H100", "595.91.07"), ("H100", "580.126.09"), ("L40S", "595.91.07"), (None, "1"), ("A30", None)]
+    assert nodes.usual_drivers(seen) == {"H100": "580.126.09", "L40S": "595.91.07"}
+    for product, driver in ((None, "1"), ("A30", None), ("A100", "1")):
+        assert nodes.skew_finding({"name": "n", "product": product, "driver_version": driver}, {"H100": "2"}) is None
 
 
 class TestOperator:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which pods hold GPUs, and which of them go."""
+"""Pods as the API has them, and the GPUs that they ask for."""
 from __future__ import annotations
 
 from typing import Any, Dict
@@ -9,12 +9,11 @@ import pytest
 from cluster_objects import pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import (
-    gpu_pod,
     gpu_pods,
     gpu_resources,
-    plan_eviction,
+    pod_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.quantities import is_gpu
 
 
 def container(gpus: int, **more: Any) -> Dict[str, Any]:
@@ -39,7 +38,7 @@ def test_other_resources_and_zero_are_none() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_holds_nothing(phase: str) -> None:
-    assert gpu_pod(pod(phase=phase)) is None
+    assert gpu_pods([pod(phase=phase)]) == []
 
 
 def test_mig_devices_and_shared_gpus_count() -> None:
@@ -49,31 +48,23 @@ def test_mig_devices_and_shared_gpus_count() -> None:
         ("a", {"nvidia.com/gpu.shared": 1}), ("b", {"nvidia.com/mig-1g.10gb": 1})]
 
 
-def test_daemonset_and_static_pods_stay() -> None:
-    plan = plan_eviction(gpu_pods([
-        pod("agent", owner="DaemonSet"),
-        pod("static", annotations={"kubernetes.io/config.mirror": "x"}),
-        pod("trainer"),
-    ]), force=False, delete_emptydir_data=False)
-    assert [each.name for each in plan.evict] == ["trainer"]
-    assert [each.name for each, _reason in plan.stay] == ["agent", "static"]
-
-
-@pytest.mark.parametrize("options, permission", [
-    ({"owner": None}, "force"),
-    ({"volumes": [{"name": "scratch", "emptyDir": {}}]}, "delete_emptydir_data"),
+@pytest.mark.parametrize("name, gpu", [
+    ("nvidia.com/gpu", True), ("nvidia.com/gpu.shared", True), ("nvidia.com/gpu-a100", True),
+    ("nvidia.com/mig-1g.10gb", True), ("nvidia.com/a100.shared", True),
+    ("nvidia.com/hostdev", False), ("nvidia.com/rdma_shared_device_a", False), ("nvidia.com/mlnxnics", False),
+    ("nvidia.com/GA100_A100_PCIE_40GB", False), ("amd.com/gpu", False), ("example.com/x.shared", False), ("cpu", False),
 ])
-def test_what_would_be_lost_is_refused_as_a_whole(options: Dict[str, Any], permission: str) -> None:
-    holders = gpu_pods([pod("trainer"), pod("precious", **options)])
-    switches = {"force": False, "delete_emptydir_data": False}
-    with pytest.raises(GpuOpsError, match=permission) as refusal:
-        plan_eviction(holders, **switches)
-    assert "precious" in refusal.value.found
-    assert len(plan_eviction(holders, **{**switches, permission: True}).evict) == 2
+def test_which_resources_are_gpus(name: str, gpu: bool) -> None:
+    assert is_gpu(name) is gpu
+    assert bool(gpu_pods([pod(resource=name)])) is gpu
 
 
-def test_a_terminating_pod_is_waited_for_not_evicted() -> None:
-    leaving = pod("leaving", owner=None)
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    plan = plan_eviction(gpu_pods([leaving]), force=False, delete_emptydir_data=False)
-    assert plan.evict == () and [each.name for each in plan.leaving] == ["leaving"]
+def test_what_decides_about_a_pod_is_read() -> None:
+    made = pod(annotations={"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "hash"},
+               volumes=[{"name": "a", "emptyDir": {"medium": "Memory"}}, {"name": "b", "emptyDir": None}],
+               deletionTimestamp="2026-01-01T00:00:00Z", owner="DaemonSet")
+    found = pod_of(made)
+    assert (found.mirror, found.local_data, found.in_memory, found.daemonset) == (True, True, False, True)
+    assert found.known_as == {"team/trainer", "uid-trainer", "hash"} and found.terminating == "2026-01-01T00:00:00Z"
+    assert pod_of(pod(volumes=[{"name": "a", "emptyDir": {"medium": "Memory"}}])).in_memory
+    assert not pod_of(pod()).in_memory and pod_of(pod()).ready and not pod_of(pod(ready=False)).ready

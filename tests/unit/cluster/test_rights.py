@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.r
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.steps import CREATE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import (
     ACTS,
+    BESIDE,
     PLAYBOOKS,
     extras,
     rights_of,
@@ -116,6 +117,11 @@ class TestEveryPlaybook:
         deleted = [rule.called for rule in rules_of("site", {}) if "delete" in rule.verbs and not rule.place]
         assert deleted == ["nodefeatures.nfd.k8s-sigs.io"], "which the collector of Node Feature Discovery may"
 
+    @pytest.mark.parametrize("playbook", PLAYBOOKS)
+    def test_leases_are_those_of_our_namespace(self, playbook: str) -> None:
+        """Every controller of a cluster has some."""
+        assert {rule.place for rule in rules_of(playbook, {}) if rule.resource == "leases"} <= {"gpuops"}
+
     def test_nobody_makes_or_removes_namespaces(self) -> None:
         assert not any(rule.resource == "namespaces" for playbook in PLAYBOOKS
                        for rule in writes(rules_of(playbook, {})))
@@ -180,6 +186,17 @@ class TestFiles:
         wanted = rules_of(playbook, {})
         assert beyond(wanted, granted) == [] and beyond(granted, wanted) == []
 
+    @pytest.mark.parametrize("program", BESIDE)
+    def test_programs_beside_us_have_a_file_that_is_of_their_namespace_alone(self, program: str) -> None:
+        text = (rights_pages.REPOSITORY / rights_pages.DIRECTORY / "options" / (program + ".yaml")).read_text()
+        roles = yaml.safe_load(text)["items"]
+        assert [role["metadata"]["name"] for role in roles] == [
+            "gpuops-%s-%s" % (playbook, program) for playbook in ("site", "uninstall")]
+        for role in roles:
+            granted = granted_by(role)
+            assert granted and beyond(granted, BESIDE[program]) == beyond(BESIDE[program], granted) == []
+            assert writes(granted) == [] and all(rule.place for rule in granted)
+
     def test_the_namespace_is_not_one_of_ours(self) -> None:
         made = yaml.safe_load(rights_pages.namespace())
         assert set(made["metadata"]["labels"]) == {
@@ -199,7 +216,7 @@ class TestAsking:
         require(client, rights_of(["pods"]))
         asked = [request.body["spec"]["resourceAttributes"] for request in api.state.requests]
         assert {"verb": "create", "group": "", "resource": "pods", "subresource": "eviction"} in asked
-        assert len(asked) == 3
+        assert len(asked) == 7, "each right once"
 
     def test_nothing_is_asked_for_nothing(self, api: Api, client: Client) -> None:
         require(client, rights_of([]))

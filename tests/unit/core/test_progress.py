@@ -3,13 +3,15 @@
 """How far a run is: what its module writes, what the real command reads of it, and the line that people get."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
+from unittest import mock
 
 import pytest
 from core_world import WISHES, furnish, run
@@ -17,6 +19,7 @@ from core_world import WISHES, furnish, run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import progress as progress_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import JOURNAL, Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
@@ -55,7 +58,28 @@ DIRECTORIES = ("run/gpuops", "var/log", "var/lib/dkms", "var/cache/apt/archives/
      "gpu-1: waits for another run, which is at: step 7 of 37, packages.install driver 580.178.04, for 2 min 10 s"),
 ])
 def test_a_line_says_the_step_its_time_and_what_works_in_it(seen: Seen, line: str) -> None:
-    assert render("gpu-1", RUN, seen) == line
+    assert render("gpu-1", RUN, seen, 9e9) == line
+
+
+@pytest.mark.parametrize("until, says", [
+    (0.0, ""), (1130.0, ", expected until 09:00"), (1730.0, ", expected until 09:10"),
+    (1129.0, ", was expected until 08:59"), (1130.0 + 15 * 3600, ", expected until 2027-01-16 00:00")])
+def test_a_line_says_until_when_it_is_expected_by_the_clock_of_its_reader(
+    monkeypatch: pytest.MonkeyPatch, until: float, says: str
+) -> None:
+    """The host's clock may be another."""
+    monkeypatch.setenv("TZ", "Etc/GMT-1")
+    time.tzset()
+    try:
+        nine = 1800000000.0
+        told = render("gpu-1", RUN, Seen(replace(AT, until=until), 1130, 0, "unpacking x"), nine)
+        waiting = render("gpu-1", "another", Seen(replace(AT, until=until), 1130), nine)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert told == (
+        "gpu-1: step 7 of 37, packages.install driver 580.178.04, for 2 min 10 s" + says + ": unpacking x")
+    assert waiting.endswith("for 2 min 10 s" + says)
 
 
 @pytest.mark.parametrize("seconds, words", [
@@ -85,8 +109,14 @@ def test_a_terminal_is_moved_by_nothing_that_a_host_says() -> None:
         "dpkg 2026-11-24 02:10:11 status \x1b[2J p v"))
     seen = parse(told)
     assert seen is not None
-    line = render("gpu-1", RUN, seen)
+    line = render("gpu-1", RUN, seen, 9e9)
     assert line.isascii() and line.isprintable() and len(line) < 500
+
+
+@contextlib.contextmanager
+def host_clock(at: float) -> Iterator[None]:
+    with mock.patch("time.time", lambda: at):
+        yield
 
 
 class Machine:
@@ -242,6 +272,23 @@ class TestTelling:
         Telling(host, RUN, False).step(STEP, 3, 9)
         Telling(host, run, is_resumed).step(STEP, 1, 6)
         assert str(self.told(memory)).startswith("step 1 of 6, ")
+
+    def test_until_when_it_is_expected_follows_from_steps_of_the_kind_on_this_host(self, memory: Path) -> None:
+        host, other = Host(str(memory)), replace(STEP, action="module.load")
+        for step, seconds in ((STEP, 100), (other, 20)):
+            for event, at in (("started", 1000.0), ("done", 1000.0 + seconds)):
+                with host_clock(at):
+                    Journal(host).note(event, step, "p", policy="p")
+        telling = Telling(host, RUN, False)
+        for step, after, expected in ((STEP, [other], 120), (other, [], 20), (STEP, [replace(STEP, action="new")], 0)):
+            telling.step(step, 1, 2, after)
+            told = self.told(memory)
+            assert told.until == (pytest.approx(told.since + expected) if expected else 0.0)
+
+    def test_a_journal_that_cannot_be_read_tells_no_end(self, memory: Path) -> None:
+        (memory / JOURNAL.lstrip("/")).mkdir(parents=True)
+        Telling(Host(str(memory)), RUN, False).step(STEP, 1, 1)
+        assert self.told(memory).until == 0.0 and self.told(memory).number == 1
 
     def test_where_it_cannot_be_written_the_run_goes_on(self, memory: Path) -> None:
         furnish(memory)

@@ -6,15 +6,15 @@ Playbooks, roles, and all that goes to a cluster are the real ones.
 """
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from cluster_api import Api
 from controller import Controller
-from workspace import REPOSITORY
+from stand_ins import collection
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, digest, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES
 
 # Answers with the variable 'canned': {module: result, or a list of them, the first for the first call}, of all hosts
@@ -44,7 +44,10 @@ def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: 
     return {
         "changed": False, "plan": plan.to_dict(), "text": render(plan), "digest": "0", "kept_as": "/kept",
         "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
-        "converged": is_done, "waiting": list(plan.waiting), "unfinished": [], "gpus": 1, "checks": [],
+        "converged": is_done, "waiting": list(plan.waiting), "unfinished": [], "expected_seconds": None,
+        "gpus": 1, "checks": [],
+        "change": Change("" if is_done else digest(plan.to_dict()), "" if is_done else "policy", "1 x 10de:2330",
+                         "debian-13 x86_64", "containerd").to_dict(),
         "devices": {"whole": 1, "divided": 0, "empty": 0, "mig": {}}, "validated": is_done, **more}
 
 
@@ -54,21 +57,7 @@ class Hosts:
     def __init__(self, controller: Controller, api: Api) -> None:
         self.controller, self.api = controller, api
         self.root = controller.directory / "collections"
-        home = self.root / "ansible_collections" / "gpuops" / "nvidia"
-        self.actions = home / "plugins" / "action"
-        self.actions.mkdir(parents=True)
-        self._link(home, REPOSITORY, ("meta", "playbooks", "roles", "galaxy.yml"))
-        plugins = REPOSITORY / "plugins"
-        self._link(home / "plugins", plugins, [path.name for path in plugins.iterdir() if path.name != "action"])
-        self._link(self.actions, plugins / "action", [path.name for path in (plugins / "action").glob("*.py")
-                                                      if path.stem not in CANNED])
-        for name in CANNED:
-            (self.actions / (name + ".py")).write_text(ACTION)
-
-    @staticmethod
-    def _link(here: Path, there: Path, names: Any) -> None:
-        for name in names:
-            (here / name).symlink_to(there / name)
+        self.actions = collection(self.root, dict.fromkeys(CANNED, ACTION))
 
     def site(
         self, canned: Dict[str, Any], *options: str, hosts: Sequence[str] = ("gpu-1",), **variables: Any

@@ -247,11 +247,10 @@ class TestTheNode:
         self.pod(api, "elsewhere", "nvidia-device-plugin", place="gpu-2")
         self.pod(api, "mine", "nvidia-device-plugin", part_of="mine")
         self.play(controller, api, "label")
-        waited = self.play(controller, api, "pause")
+        waited = self.play(controller, api, "take", "give_back")
         assert not any(result.get("failed") for task in waited for result in task), waited
         self.pod(api, "slow", "nvidia-device-plugin-mps-shared")
-        self.play(controller, api, "label")
-        (told,) = self.play(controller, api, "pause")[-1]
+        (told,) = self.play(controller, api, "take")[-1]
         assert told["code"] == "cluster.components_stay" and "on node gpu-1: gpuops/slow." in told["msg"], told
 
     def test_they_are_waited_for_too_where_an_earlier_run_has_taken_the_labels(
@@ -259,10 +258,10 @@ class TestTheNode:
     ) -> None:
         api.state.nodes = [node("gpu-1")]
         self.pod(api, "slow", "nvidia-device-plugin")
-        (told,) = self.play(controller, api, "pause")[-1]
+        (told,) = self.play(controller, api, "take")[-1]
         assert told["code"] == "cluster.components_stay", told
         foretold = controller.tasks(
-            [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "pause"}}],
+            [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "take"}}],
             "--check", hosts=("gpu-1",), variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
         assert not any(result.get("failed") for task in foretold for result in task), foretold
 
@@ -273,8 +272,8 @@ class TestTheNode:
         api.state.nodes = [node("gpu-1", labels={selects: "true"})]
         self.pod(api, "stays", "nvidia-device-plugin", selects=selects)
         self.play(controller, api, "label")
-        paused = self.play(controller, api, "pause")
-        assert not any(result.get("failed") for task in paused for result in task), paused
+        taken = self.play(controller, api, "take")
+        assert not any(result.get("failed") for task in taken for result in task), taken
 
 
 def test_the_validation_judges_by_the_configuration_that_the_host_has(controller: Controller, api: Api) -> None:

@@ -147,8 +147,9 @@ class WaitingForTheDaemon(Store):
         super().__init__(has_controllers=True)
         self.api = api
 
-    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Optional[Answer]:
-        code, item = answer = super().answer(method, path, query, body) or (0, {})
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any, applied: bool = True
+               ) -> Optional[Answer]:
+        code, item = answer = super().answer(method, path, query, body, applied) or (0, {})
         if (code, method) == (200, "GET") and path.endswith("/daemonsets/nvidia-device-plugin"):
             ready = int(MPS in self.api.state.nodes[0]["metadata"]["labels"])
             item["status"] = {"desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberReady": ready}

@@ -17,6 +17,7 @@ from object_store import Store
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 
 TAINT = "gpuops.nvidia.com/not-ready"
 # Of the validation only the cluster's half is real
@@ -259,6 +260,20 @@ def test_two_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
     first, second = ([fleet.calls(module, host) for module in ("gpu_plan", "container_toolkit", "gpu_driver")]
                      for host in ("gpu-1", "gpu-2"))
     assert first == second and first[1] == 1, told
+
+
+def test_what_is_staged_disturbs_nobody(fleet: Fleet) -> None:
+    """One host needs a driver, one nothing, and one is refused; whether the nodes are in service is all one."""
+    step = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
+    refusal = Refusal("driver.held", "found", "wanted", "remedy")
+    fleet.api.state.nodes = [offers("gpu-%d" % number) for number in (1, 2, 3)]
+    told = fleet.play("gpuops.nvidia.stage", hosts=("gpu-1", "gpu-2", "gpu-3"), plans={
+        "gpu-1": planned(Plan(steps=(step,))), "gpu-2": WELL["gpu_plan"],
+        "gpu-3": planned(Plan(steps=(step,), refusals=(refusal,)))},
+        canned={"gpu_plan": "{{ plans[inventory_hostname] }}"})
+    assert told.count("failed=0") == 2 and "[driver.held]" in told, told
+    assert [fleet.calls("gpu_driver", "gpu-%d" % number) for number in (1, 2, 3)] == [1, 0, 0], told
+    assert fleet.writes() == []
 
 
 def test_the_groups_of_a_run_have_names_that_no_inventory_has() -> None:

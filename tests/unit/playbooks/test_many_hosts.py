@@ -43,19 +43,21 @@ def told(
 
 
 def test_each_has_what_its_own_variables_say(controller: Controller, api: Api) -> None:
-    api.state.nodes = [node("host-1"), node("gpu-2"), node("host-3", unschedulable=True)]
+    api.state.nodes = [node("host-1"), node("gpu-2"), node("host-3", labels={CHOICE: "theirs"})]
     variables = {
         "gpu_cluster_kubeconfig": str(api.kubeconfig),
         "gpu_cluster_node_name": "{{ 'gpu-2' if inventory_hostname == 'host-2' else inventory_hostname }}",
-        "device_plugin_config_name": "{{ {'host-1': 'shared'}.get(inventory_hostname, '') }}",
+        "device_plugin_config_name": "{{ {'host-1': 'shared', 'host-3': 'shared'}.get(inventory_hostname, '') }}",
         "node_maintenance_labels": {"of": "{{ inventory_hostname }}", "on": True}}
-    result = told(controller, NODE, {"cordoned": False}, **variables)
+    result = told(controller, NODE, {}, **variables)
     assert not result.get("failed") and result["changed"], result
     labels = {each["metadata"]["name"]: each["metadata"]["labels"] for each in api.state.nodes}
     assert {name: (found["of"], found["on"], found.get(CHOICE)) for name, found in labels.items()} == {
-        "host-1": ("host-1", "true", "shared"), "gpu-2": ("host-2", "true", None), "host-3": ("host-3", "true", None)}
-    assert result["of_hosts"]["host-3"]["notes"] == ["node host-3 was cordoned by others and stays so"]
-    assert not told(controller, NODE, {"cordoned": False}, **variables)["changed"]
+        "host-1": ("host-1", "true", "shared"), "gpu-2": ("host-2", "true", None),
+        "host-3": ("host-3", "true", "theirs")}
+    assert result["of_hosts"]["host-3"]["notes"] == [
+        "label %s=theirs of node host-3 was set by others and stays" % CHOICE]
+    assert not told(controller, NODE, {}, **variables)["changed"]
 
 
 def test_one_that_fails_keeps_nobody_back(controller: Controller, api: Api) -> None:
@@ -216,7 +218,7 @@ def test_a_number_may_be_written_as_a_text(controller: Controller, api: Api) -> 
 @pytest.mark.parametrize("options", [{"hosts": ["host-1"]}, {"name": "host-1", "from_variables": True}])
 def test_a_token_that_cannot_be_sent_is_not_shown(controller: Controller, api: Api, options: Dict[str, Any]) -> None:
     """With the line break of the file that it was read from."""
-    [[result]] = controller.tasks([{NODE: {**options, "cordoned": False}}], hosts=HOSTS[:1], variables={
+    [[result]] = controller.tasks([{NODE: options}], hosts=HOSTS[:1], variables={
         "gpu_cluster_host": api.url, "gpu_cluster_api_key": "a-very-secret-token\n"})
     assert "very-secret" not in json.dumps(result) + controller.told
     assert result.get("of_hosts", {"host-1": result})["host-1"]["code"] == "cluster.credentials_unusable", result

@@ -45,22 +45,38 @@ class TestAReboot:
 
 
 class TestPodsThatLeave:
-    def test_one_past_the_scheduler_is_told_before_anybody_leaves(self, in_words: Hosts) -> None:
-        """The others were evicted, then mig refused a busy GPU, and the node stayed cordoned."""
+    def test_those_past_the_scheduler_leave_too_and_others_stay(self, in_words: Hosts) -> None:
+        """Those that the host names have GPUs, whatever they ask for: mig would refuse a busy GPU."""
         mode = replace(MODE, disruption=Disruption.gpu_reset)
         ours = pod("plugin", gpus=0, owner="DaemonSet")
         ours["metadata"]["labels"] = {"app.kubernetes.io/part-of": "gpuops"}
-        ends = pod("ends", gpus=0)
-        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        names = ("team/trainer", "team/monitor", "team/plugin", "team/ends", "team/gone", "team/done")
+        names = ("team/trainer", "team/monitor", "team/plugin", "team/gone", "team/done")
         plan = Plan(host="gpu-1", steps=(mode,), leaving={mode.id: names})
         in_words.api.state.nodes = [node("gpu-1")]
-        in_words.api.state.pods = [pod("trainer"), pod("monitor", gpus=0), pod("idle", gpus=0), ours, ends,
+        in_words.api.state.pods = [pod("trainer"), pod("monitor", gpus=0), pod("idle", gpus=0), ours,
                                    pod("done", gpus=0, phase="Succeeded")]
+        in_words.site({"gpu_plan": planned(plan)})
+        assert [each["metadata"]["name"] for each in in_words.api.state.pods] == ["idle", "plugin", "done"]
+
+    def test_those_that_the_host_has_seen_leave_with_all_others(self, in_words: Hosts) -> None:
+        plan = Plan(host="gpu-1", steps=(replace(PACKAGES, disruption=Disruption.driver_reload),))
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer"), pod("by-runtime-class", gpus=0), pod("idle", gpus=0)]
+        in_words.site({"gpu_plan": planned(plan, holders=["team/by-runtime-class"])})
+        assert [each["metadata"]["name"] for each in in_words.api.state.pods] == ["idle"]
+
+    def test_one_that_never_leaves_is_told_before_anybody_does(self, in_words: Hosts) -> None:
+        """The others were evicted, then mig refused a busy GPU, and the node stayed cordoned."""
+        mode = replace(MODE, disruption=Disruption.gpu_reset)
+        plan = Plan(host="gpu-1", steps=(mode,), leaving={mode.id: ("team/trainer", "team/agent")})
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer"), pod("agent", gpus=0, owner="DaemonSet")]
         told = in_words.site({"gpu_plan": planned(plan)})
-        assert "1 pod(s) that have GPUs without a resource" in told and "takes them away: team/monitor." in told, told
-        assert in_words.writes() == [("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
-        assert len(in_words.api.state.pods) == 6 and in_words.calls("mig") == 0
+        assert "1 pod(s) with GPUs that no drain takes away: team/agent." in told, told
+        assert [(method, path) for method, path in in_words.writes() if "/pods/" in path] == [
+            ("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
+        assert "unschedulable" not in in_words.api.state.nodes[0]["spec"]
+        assert len(in_words.api.state.pods) == 2 and in_words.calls("mig") == 0
 
 
 class TestWhatTheNodeSays:

@@ -92,7 +92,7 @@ class TestBrief:
     def test_the_playbooks_hold_no_plans_of_a_fleet(self, name: str) -> None:
         plays = yaml.safe_load((REPOSITORY / "playbooks" / (name + ".yml")).read_text())
         asked = [task["vars"]["gpu_plan_brief"] for play in plays for task in play["tasks"]
-                 if task.get("ansible.builtin.import_tasks") == "tasks/plan.yml"]
+                 if task.get("ansible.builtin.import_tasks") == "tasks/plan_host.yml"]
         assert asked and all(each in (True, "{{ not ansible_check_mode }}") for each in asked)
 
 

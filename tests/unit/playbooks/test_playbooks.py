@@ -54,7 +54,8 @@ class TestEveryPlay:
         """Groups that a play makes live as long as the run: those of another import are in them too."""
         for play in plays(name):
             hosts = play["hosts"] if isinstance(play["hosts"], list) else [play["hosts"]]
-            assert hosts[0] == "{{ gpu_hosts | default('all') }}", play["name"]
+            # Those in their order were of a play before
+            assert hosts[0] in ("{{ gpu_hosts | default('all') }}", "{{ gpu_hosts_in_order }}"), play["name"]
             assert all(re.fullmatch(r"\{\{ '&(gpuops_run_\w+)' if '\1' in groups else '!all' }}", pattern)
                        for pattern in hosts[1:]), play["name"]
 
@@ -206,8 +207,11 @@ class TestAStartupTaint:
         """After what the cluster offers is checked, which nothing else is between."""
         plays = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
         names = [play["name"] for play in plays]
-        assert names[-3:-1] == ["Validate what the clusters offer", "Conclude what was found of these nodes"]
-        [validate], [_remember, taint, stop, untaint] = plays[-3]["tasks"], plays[-2]["tasks"]
+        place = names.index("Validate what the clusters offer")
+        assert names[place + 1:] == [
+            "Conclude what was found of these nodes", "Close the rollout", "Say what was left out",
+            "Say what is left to a later run"]
+        [validate], [_remember, taint, stop, untaint] = plays[place]["tasks"], plays[place + 1]["tasks"]
         assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"
         assert taint["ansible.builtin.import_tasks"] == "tasks/taint.yml" and "ansible.builtin.fail" in stop
         assert taint["when"] == stop["when"] == "gpu_offer.failed"
@@ -327,6 +331,9 @@ class TestTags:
         assert listed(controller, "uninstall", "--tags", "hosts") == listed(controller, "uninstall")
 
 
+TAKEN, GIVEN_BACK = ("node_maintenance : %s" % name for name in ("Take the node out of service", "Give the node back"))
+
+
 class TestUninstallAsksBeforeItDrains:
     """Against a cluster's API, in check mode; the host is this machine, or none."""
 
@@ -352,30 +359,30 @@ class TestUninstallAsksBeforeItDrains:
     def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1")]
         told = self.said(controller, api, variables=NOWHERE)
-        assert "unreachable=1" in told and "Cordon the node" not in told, told
+        assert "unreachable=1" in told and TAKEN not in told, told
 
     def test_so_does_one_without_become(self, controller: Controller, api: Api, unprivileged: Path) -> None:
         api.state.nodes = [node("host-1")]
         told = self.said(controller, api, variables={
             "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
-        assert "runs as uid 65534" in told and "Cordon the node" not in told, told
+        assert "runs as uid 65534" in told and TAKEN not in told, told
 
     @pytest.mark.variation
     def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1", labels=GPU)]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
-        assert "Cordon the node" in told and "failed=0" in told, told
+        assert TAKEN in told and "failed=0" in told, told
 
     def test_one_whose_cordon_is_ours_is_given_back(self, controller: Controller, api: Api) -> None:
         """A run that was killed before its last task leaves nothing else of ours."""
         api.state.nodes = [node("host-1", annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"}, unschedulable=True)]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
-        assert "Uncordon the node" in told and "failed=0" in told, told
+        assert GIVEN_BACK in told and "failed=0" in told, told
 
     def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("cpu-1")]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false", hosts=("cpu-1", "storage-1"))
-        assert "ordon the node" not in told and told.count("failed=0") == 2, told
+        assert TAKEN not in told and GIVEN_BACK not in told and told.count("failed=0") == 2, told
 
     @pytest.mark.variation
     def test_what_the_inventory_wants_of_its_hosts_is_not_brought(self, controller: Controller, api: Api) -> None:
@@ -384,7 +391,7 @@ class TestUninstallAsksBeforeItDrains:
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false", variables={
             "gpu_state": "present", "gpu_driver_state": "staged", "container_toolkit_state": "present",
             "container_runtime_state": "present", "container_toolkit_repository_key": "/no/key"})
-        assert "Uncordon the node" in told and "failed=0" in told, told
+        assert GIVEN_BACK in told and "failed=0" in told, told
 
     def test_what_extra_variables_want_is_refused(self, controller: Controller, api: Api) -> None:
         told = self.said(controller, api, "-e", "gpu_driver_state=staged", "-e", "gpu_state=present")
@@ -404,7 +411,7 @@ class TestUninstallAsksBeforeItDrains:
             "ansible_host": "{{ '192.0.2.1' if inventory_hostname == 'down' else 'localhost' }}",
             "ansible_connection": "{{ 'ssh' if inventory_hostname == 'down' else 'local' }}", "ansible_timeout": 1})
         assert "1 other GPU node(s) in the cluster: down" in told and "unreachable=1" in told, told
-        assert "Cordon the node" not in told and "Remove the cluster components" not in told, told
+        assert TAKEN not in told and "Remove the cluster components" not in told, told
 
     @pytest.mark.variation
     def test_a_cluster_that_is_to_keep_them_does(
@@ -454,7 +461,7 @@ def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: 
 def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how: str) -> None:
     """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
     gone = how == "it does not answer any more"
-    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+    begins, change = (task for task in yaml.safe_load((REPOSITORY / "playbooks/tasks/change.yml").read_text())
                       if "its change begins" in task["name"] or task["name"] == "Change the host")
     play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
@@ -476,7 +483,7 @@ def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how
 
 
 def test_batches_follow_while_all_is_well(controller: Controller) -> None:
-    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+    begins, change = (task for task in yaml.safe_load((REPOSITORY / "playbooks/tasks/change.yml").read_text())
                       if "its change begins" in task["name"] or task["name"] == "Change the host")
     play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "strategy": strategy, "tasks": [
@@ -527,5 +534,5 @@ def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, ap
     done = controller.play(
         "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
-    assert "Cordon the node" in done.stdout, done.stdout
+    assert TAKEN in done.stdout, done.stdout
     assert api.state.requests

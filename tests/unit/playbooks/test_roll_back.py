@@ -51,7 +51,7 @@ def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned
     assert in_words.calls("cdi_spec") >= 1
     assert "it does not build Rolled back to driver 580.178.04 by a plan of its own: driver/packages.install" in reason(
         in_words)
-    assert told.count("it does not build Rolled back to driver 580.178.04") >= 1
+    assert told.count("it does not build Rolled back to driver 580.178.04") >= 1, told
 
 
 def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Collection, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..client import ApiError, Client
-from .common import Object
+from .common import MANAGED_BY, OURS, Object
 from .kinds import Key
 
 _AGGREGATED = ",".join("application/json;g=apidiscovery.k8s.io;v=%s;as=APIGroupDiscoveryList" % version
@@ -121,7 +121,8 @@ def _passing(resource: Resource, item: Object, namespace: str, ours: Collection[
         account = (metadata.get("annotations") or {}).get(_ACCOUNT_OF_TOKEN)
         return account in _OF_EVERY_NAMESPACE["ServiceAccount"] or (
             account is not None and Key("ServiceAccount", namespace, account) in (*ours, *gone))
-    return resource.kind == "Lease" and name.endswith(_LEASES_OF_NFD)
+    return resource.kind == "Lease" and (
+        name.endswith(_LEASES_OF_NFD) or (metadata.get("labels") or {}).get(MANAGED_BY) == OURS)
 
 
 def _resources(client: Client) -> List[Resource]:

@@ -1,0 +1,151 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
+
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
+from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
+from ..module_utils.cluster.custody.holding import Holding
+from ..module_utils.cluster.custody.leases import name_of
+from ..module_utils.cluster.drain import policy as drains
+from ..module_utils.cluster.drain.carrying_out import drain_node
+from ..module_utils.cluster.labels import NodePolicy
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.quantities import whole
+from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
+from ..plugin_utils.clusters import PlayVariables
+from ..plugin_utils.following import on_screen
+from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.node_labels import label_texts
+from ..plugin_utils.role_variables import Source
+from ..plugin_utils.run_identity import this_run
+
+ROLE = "node_maintenance"
+NODE_NAME = "node_maintenance_node_name"
+TAKEN, RENEWED, RETURNED = "taken", "renewed", "returned"
+# Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
+OF_HOST = ("labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
+
+
+class ActionModule(ClusterAction):
+    """Takes nodes out of service, and gives them back."""
+
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
+        "name": {"type": "str"},
+        HOSTS: {"type": "list", "elements": "str"},
+        "state": {"type": "str", "choices": [TAKEN, RENEWED, RETURNED], "required": True},
+        "uid": {"type": "str", "default": ""},
+        "reason": {"type": "str", "default": ""},
+        "failures": {"type": "list", "elements": "str", "default": []},
+        "offers": {"type": "dict", "default": {}},
+        "offer_timeout": {"type": "int", "default": 300},
+        "was_taken": {"type": "bool", "default": False},
+        "run": {"type": "str", "default": ""},
+        "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
+        "lease_seconds": {"type": "int", "default": 600},
+        "wait_timeout": {"type": "int", "default": 900},
+        "labels": {"type": "dict", "default": {}},
+        "choices": {"type": "dict", "default": {}},
+        "unset_labels": {"type": "list", "elements": "str", "default": []},
+        "purge_labels": {"type": "bool", "default": False},
+        "keep_labels": {"type": "list", "elements": "str", "default": []},
+        "take_over": {"type": "bool", "default": False},
+        "startup_taint": {"type": "str", "default": ""},
+        "drain": {"type": "bool", "default": True},
+        **drains.ARGUMENTS,
+    }
+
+    # Of the task's host
+    _variables: Mapping[str, Any] = {}
+    # {(address of a cluster, namespace): names of its Leases}, where one task is about many hosts
+    _leases: Optional[Dict[Any, FrozenSet[str]]] = None
+    _listing = threading.Lock()
+
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        self._variables = task_vars
+        given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
+        task = checked(given, self.ARGUMENTS, self._name())
+        if task["lease_seconds"] < 1 or task["wait_timeout"] < 0:
+            raise GpuOpsError(
+                "cluster.custody_seconds_malformed",
+                found="`lease_seconds` is %d and `wait_timeout` is %d" % (task["lease_seconds"], task["wait_timeout"]),
+                wanted="a Lease of at least one second, and a wait of none or some",
+                remedy="correct `lease_seconds` or `wait_timeout`", option="lease_seconds")
+        hosts = task[HOSTS]
+        if (hosts is None) == (given.get("name") is None):
+            raise GpuOpsError(
+                "cluster.custody_of_one_or_many",
+                found=", ".join("`%s`" % name for name in ("name", HOSTS) if given.get(name)) or "nothing",
+                wanted="`name`, for one Node, or `hosts`, for those of many hosts",
+                remedy="set one of the two",
+            )
+        if hosts is None:
+            return super().answer(task_vars)
+        del given[HOSTS]
+        source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in OF_HOST if name not in given})
+        names = [ROLE + "_" + name for name in source.options]
+        variables, clients = PlayVariables(task_vars, self._templar, self._task), Clients()
+        self._leases = {}
+        result = for_hosts(
+            variables, hosts, ROLE, names,
+            lambda host: {**variables.of_role(host, ROLE, {ROLE: source}, names).options(ROLE), **given},
+            NODE_NAME, lambda options, node: self.ask({**options, "name": node}, clients))
+        result["diff"] = [{"before_header": host, "after_header": host, **each.pop("diff")}
+                          for host, each in result["of_hosts"].items() if "diff" in each]
+        return result
+
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        run, name = this_run(options["run"], self._variables), options["name"]
+        if options["state"] == RENEWED and check_mode:
+            return {"changed": False, "custody": RENEWED, "run": run.identity, "notes": []}
+        custody = Custody(cluster, run, options["namespace"], options["lease_seconds"], options["wait_timeout"],
+                          on_screen)
+        if options["state"] == RENEWED:
+            return custody.renew(name, options["uid"])
+        labels = label_texts(options["labels"], options["choices"])
+        without = NodePolicy(
+            unset_labels=[*options["labels"], *options["choices"], *options["unset_labels"]],
+            purge_labels=options["purge_labels"], keep_labels=options["keep_labels"],
+            features={} if options["purge_labels"] else None,
+            startup_taint=options["startup_taint"],
+            tainted=True if options["failures"] and options["startup_taint"] else None)
+        if options["state"] == TAKEN:
+            drain = None
+            if options["drain"]:
+                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
+            return custody.take(
+                name, Taking(options["reason"], without, drain, options["timeout"], options["uid"],
+                             options["skip_wait_for_delete_timeout"]), check_mode)
+        back = NodePolicy(
+            labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
+            keep_labels=options["keep_labels"], take_over=options["take_over"],
+            startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
+        act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
+                        options["offer_timeout"], options["was_taken"])
+        return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
+
+    def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:
+        """By one list for all nodes of a cluster; None where there is only one node to ask about."""
+        if self._leases is None:
+            return None
+        with self._listing:
+            key = (cluster.url, options["namespace"])
+            if key not in self._leases:
+                holding = Holding(cluster, run, options["namespace"], 0, on_screen)
+                self._leases[key] = frozenset(holding.all_names())
+        return name_of(options["name"]) in self._leases[key]
+
+
+def _counts(given: Mapping[str, Any]) -> Dict[str, int]:
+    """Raises GpuOpsError for what counts nothing."""
+    counts = {name: whole(count) for name, count in given.items()}
+    wrong = sorted(name for name, count in counts.items() if count is None)
+    if wrong:
+        raise GpuOpsError(
+            "cluster.offers_malformed", found="`offers` has no number for %s" % ", ".join(wrong),
+            wanted="how many of each resource, as {nvidia.com/gpu: 8}", remedy="correct `offers`", option="offers")
+    return {name: count for name, count in counts.items() if count}

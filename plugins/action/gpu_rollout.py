@@ -1,0 +1,534 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import functools
+import shlex
+import socket
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ansible.utils.display import Display
+
+from ..module_utils.cluster.budget import Budget, NodeReading
+from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
+from ..module_utils.cluster.custody import leases, marks
+from ..module_utils.cluster.custody.run import run_called
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.plan import canonical, digest
+from ..module_utils.core.refusal import Refusal, as_result
+from ..module_utils.rollout import budget as records
+from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.hosts import Known, host_of
+from ..module_utils.rollout.model import Rollout
+from ..module_utils.rollout.planner import closed_now, decide, plan
+from ..module_utils.rollout.policy import OPTIONS, policy_of
+from ..module_utils.rollout.text import render
+from ..plugin_utils.agreement import Opinion, disagreement
+from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
+from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
+from ..plugin_utils.many_hosts import failed
+from ..plugin_utils.reader_words import people_read
+from ..plugin_utils.role_variables import worked_out
+from ..plugin_utils.run_identity import this_run
+
+PLANNED, START, ENDED, SETTLED, CLOSED = STATES = ("planned", "start", "ended", "settled", "closed")
+PREFIX = "gpu_rollout_"
+# Options that are one word for a cluster, and which its hosts' variables say where the task does not
+OF_CLUSTER = (*OPTIONS, "pool", "namespace", "lease_namespace", "label_selector", "domain_label", "job_labels", "aim")
+# Those that say where the record is
+OF_RECORD = ("pool", "namespace", "lease_namespace")
+# {option that another variable says: that variable}
+ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
+DOMAIN = PREFIX + "domain"
+NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
+NO_CLUSTER = ""
+# How often a run says that it is at work, in the time for which that counts
+SIGNS_OF_LIFE = 4
+
+
+class ActionModule(ClusterAction):
+    """Orders a fleet's changes, and lets a host begin, by the record that all controllers share."""
+
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
+        "state": {"type": "str", "choices": list(STATES), "required": True},
+        "run": {"type": "str"},
+        "hosts": {"type": "list", "elements": "str"},
+        "plan_variable": {"type": "str", "default": "gpu_planned"},
+        "aim": {"type": "str", "default": ""},
+        "planned": {"type": "dict"},
+        "unprepared": {"type": "list", "elements": "str", "default": []},
+        "name": {"type": "str"},
+        "timeout": {"type": "int", "default": 3600},
+        "interval": {"type": "int", "default": 10},
+        "lease_seconds": {"type": "int", "default": 600},
+        "unreachable": {"type": "list", "elements": "str", "default": []},
+        "signs": {"type": "dict", "default": {}},
+        "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
+        "reason": {"type": "str", "default": ""},
+        "dead_runs": {"type": "list", "elements": "str", "default": []},
+        "pool": {"type": "str", "default": records.DEFAULT_POOL},
+        "namespace": {"type": "str", "default": NAMESPACE},
+        "lease_namespace": {"type": "str", "default": NAMESPACE},
+        "label_selector": {"type": "str", "default": ""},
+        "startup_taint": {"type": "str", "default": ""},
+        "domain_label": {"type": "str", "default": NodeReading().domain_label},
+        "job_labels": {"type": "list", "elements": "str", "default": []},
+        "limit": {"type": "raw"},
+        "domain_limit": {"type": "raw"},
+        "canaries": {"type": "str"},
+        "soak": {"type": "raw"},
+        "expected_duration": {"type": "raw"},
+        "unit_mode": {"type": "str"},
+        "unit_modes": {"type": "dict"},
+        "max_failures": {"type": "raw"},
+        "max_unreachable": {"type": "raw"},
+        "seed": {"type": "str"},
+        "windows": {"type": "list", "elements": "raw"},
+        "freezes": {"type": "list", "elements": "raw"},
+    }
+
+    # Of the cluster that is planned
+    _known: Sequence[Known] = ()
+    _nodes: Sequence[str] = ()
+    _host = _run = ""
+
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        self._host = str(task_vars["inventory_hostname"])
+        given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
+        options = checked(given, self.ARGUMENTS, self._name())
+        self._variables = {name: PREFIX + name for name in OF_CLUSTER if name not in given}
+        _refuse_missing(options)
+        self._run = _identity(options["run"] or "", task_vars)
+        if options["state"] == PLANNED:
+            return self._plan_all(PlayVariables(task_vars, self._templar, self._task), given, options)
+        if options["state"] == CLOSED and options["planned"] is not None:
+            return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
+        if options["state"] == SETTLED:
+            return self._settle_all(PlayVariables(task_vars, self._templar, self._task), given, options["hosts"])
+        planned = _planned_of(options["planned"] or {}, self._host)
+        if planned is not None and planned["name"] == NO_CLUSTER:
+            return self._without_cluster(options, planned)
+        said = planned["options"] if planned is not None else self._said(
+            lambda name: worked_out(name, task_vars.get(name), self._templar), OF_RECORD)
+        return self.ask({**said, **self._given(task_vars)})
+
+    def _plan_all(
+        self, variables: PlayVariables, given: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Dict[str, Any]:
+        """One rollout for each cluster, and one for hosts that are in none; what is wrong with one keeps none back."""
+        hosts = options["hosts"] if options["hosts"] is not None else variables.hosts
+        told: List[Dict[str, Any]] = []
+        refusals: List[Refusal] = []
+        access = {name: given[name] for name in Connection.__dataclass_fields__ if given.get(name)}
+        clusters = [PlayCluster(access, tuple(variables.hosts))] if access else clusters_of(variables, named_only=True)
+        inside = {host for cluster in clusters for host in cluster.hosts}
+        outside = PlayCluster({}, tuple(host for host in variables.hosts if host not in inside), is_known=False)
+        for there, has_nodes in (*((each, True) for each in clusters), (outside, False)):
+            cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
+            if not cluster.hosts:
+                continue
+            try:
+                found = self._plan_one(variables, cluster, given, options, has_nodes)
+            except GpuOpsError as error:
+                found = failed(self._in_words(error))
+            found.pop("changed", None)
+            refusals += map(Refusal.from_dict, found.get("refusals", ()))
+            told.append({"failed": False, **found, "name": str(cluster) if has_nodes else NO_CLUSTER,
+                         "hosts": list(cluster.hosts)})
+        rollouts = [each["rollout"] for each in told if not each["failed"]]
+        result = {
+            "changed": False,
+            "clusters": told,
+            "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
+            "order": [name for rollout in rollouts for name in _order(rollout)],
+            "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
+                              for each in told if not each["failed"]),
+        }
+        return {**result, **as_result(refusals), "failed": True} if refusals else result
+
+    def _plan_one(
+        self, variables: PlayVariables, cluster: PlayCluster, given: Mapping[str, Any], options: Mapping[str, Any],
+        has_nodes: bool
+    ) -> Dict[str, Any]:
+        if cluster.refusals:
+            raise GpuOpsError.because(cluster.refusals)
+        said = self._agreed(variables, cluster)
+        self._known = [_known(variables, host, options, has_nodes) for host in cluster.hosts]
+        if has_nodes:
+            return self.ask({**said, **given, **cluster.options})
+        return self._planned(checked({**said, **given}, self.ARGUMENTS, self._name()), Record(), {}, {}, {},
+                             datetime.now(timezone.utc))
+
+    def _close_all(self, variables: PlayVariables, planned: Mapping[str, Any]) -> Dict[str, Any]:
+        """Of every cluster that was planned; one that does not answer keeps no other open."""
+        told = []
+        for cluster in clusters_of(variables, named_only=True):
+            of_one = next((found for found in (_planned_of(planned, host) for host in cluster.hosts) if found), None)
+            if of_one is not None:
+                told.append({"name": str(cluster), "failed": False, "changed": False,
+                             **self.ask({**of_one["options"], "state": CLOSED, **cluster.options})})
+        return {"changed": any(each["changed"] for each in told), "clusters": told}
+
+    def _settle_all(
+        self, variables: PlayVariables, given: Mapping[str, Any], hosts: Sequence[str]
+    ) -> Dict[str, Any]:
+        """Of every cluster that has one of these hosts."""
+        told = []
+        for there in clusters_of(variables, named_only=True):
+            cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
+            if cluster.hosts:
+                self._nodes = [_node_of(variables, host) for host in cluster.hosts]
+                try:
+                    found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
+                except GpuOpsError as error:
+                    found = failed(self._in_words(error))
+                told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
+        return {"changed": any(each["changed"] for each in told), "clusters": told}
+
+    def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
+        """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
+        groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
+        said = [self._said(functools.partial(variables.value, group[0]), OF_CLUSTER) for group in groups]
+        refusals = []
+        for option in {name: None for each in said for name in each}:
+            variable = {**self._variables, **ALSO_SAID}[option]
+            refused = disagreement(str(cluster) if cluster.is_known else "hosts of no cluster", variable, [
+                Opinion(each.get(option), group) for each, group in zip(said, groups)])
+            refusals += [refused] if refused else []
+        if refusals:
+            raise GpuOpsError.because(refusals)
+        return said[0] if said else {}
+
+    def _said(self, value: Callable[[str], Any], only: Sequence[str]) -> Dict[str, Any]:
+        """{option: what its variable says} of these, and of ALSO_SAID, which the task does not give."""
+        variables = {option: variable for option, variable in self._variables.items() if option in only}
+        variables.update((option, variable) for option, variable in ALSO_SAID.items()
+                         if option not in self._task.args)
+        found = {option: value(variable) for option, variable in variables.items()}
+        return {option: each for option, each in found.items() if each is not None}
+
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        try:
+            return self._work(cluster, options, check_mode)
+        except GpuOpsError as error:
+            raise self._in_words(error) from error
+
+    def _in_words(self, error: GpuOpsError) -> GpuOpsError:
+        return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
+
+    def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
+        reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
+                              lambda node: [str(each) for each in marks.on_node(node)])
+        pool = checked_pool(options["pool"])
+        budget = Budget(cluster, options["namespace"], pool, reading, is_alive)
+        if options["state"] == PLANNED:
+            return self._plan_nodes(budget, options)
+        if options["state"] == START:
+            return self._start(budget, options, check_mode, is_alive)
+        if options["state"] == ENDED:
+            return self._ended(budget, options, check_mode)
+        if options["state"] == SETTLED:
+            return self._settled(budget, options, check_mode, is_alive)
+        record = budget.read()
+        closed = records.closed(record, pool, self._run)
+        if not check_mode:
+            closed = budget.change(lambda record: records.closed(record, pool, self._run))
+        return {"changed": closed != record, **_holders(closed.pool(pool))}
+
+    # What is to be done
+
+    def _plan_nodes(self, budget: Budget, options: Mapping[str, Any]) -> Dict[str, Any]:
+        record = budget.read()
+        nodes = budget.nodes([known.node for known in self._known], record.pool(options["pool"]))
+        jobs, groups = budget.jobs(options["job_labels"])
+        return self._planned(options, record, nodes, jobs, groups, budget.now())
+
+    def _planned(
+        self, options: Mapping[str, Any], record: Record, nodes: Mapping[str, NodeState],
+        jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
+    ) -> Dict[str, Any]:
+        policy = policy_of({name: options[name] for name in OPTIONS})
+        name = options["pool"]
+        pool = record.pool(name)
+        dead = frozenset(options["dead_runs"])
+        hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
+                                 job_group=known.job_group or groups.get(known.node, "")),
+                         nodes.get(known.node), pool, policy, lambda run: run not in dead) for known in self._known]
+        silent = sorted(known.name for known in self._known if known.planned is None)
+        ours = {host.node for host in hosts}
+        others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
+                  if state.name not in ours]
+        asking = Asking("", self._run, socket.gethostname(), options["aim"], now,
+                        frozenset((*options["unreachable"], *silent)), options["signs"])
+        _current, present = records.standing(
+            record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
+        rollout = plan([*hosts, *others], policy, now, present.passed)
+        rollout = replace(rollout, refused={host: each.named(self._variables)
+                                            for host, each in rollout.refused.items()})
+        decision = decide(rollout, present)
+        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, host.policy])
+                                               for host in hosts if host.plan}))
+        return {
+            "changed": False,
+            "rollout": rollout.to_dict(),
+            "options": {"aim": aim, **{each: options[each] for each in (
+                "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
+            "decision": decision.to_dict(),
+            "text": render(rollout, decision),
+            "silent": silent,
+            "of_hosts": _of_hosts(rollout),
+            **_holders(pool),
+        }
+
+    # A host begins
+
+    def _start(
+        self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: _Living
+    ) -> Dict[str, Any]:
+        rollout = self._rollout(options)
+        planned = _planned_of(options["planned"], self._host) or {}
+        unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
+
+        def asking(now: datetime, patience_is_over: bool) -> Asking:
+            is_alive.look(budget.read().pool(options["pool"]))
+            return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
+                          unreachable, options["signs"], patience_is_over,
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"])
+
+        began = datetime.now(timezone.utc)
+        if check_mode:
+            record = budget.read()
+            nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
+            answer = records.asked(record, options["pool"], asking(budget.now(), False), rollout, nodes, is_alive)
+        else:
+            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
+        refusals = [each.named(self._variables) for each in answer.refusals]
+        return {
+            "changed": answer.may_start and bool(answer.before),
+            "started": answer.may_start,
+            "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
+            "refusals": [each.to_dict() for each in refusals],
+            "slots": str(answer.slots or ""),
+            "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
+            "notes": list(answer.notes),
+        }
+
+    def _tell(self, why: str) -> None:
+        if people_read():
+            Display().display("%s: waits: %s" % (self._host, why))
+
+    def _tell_of(self, answer: Answer) -> None:
+        if answer.waiting is not None:
+            self._tell(answer.waiting.why)
+
+    def _rollout(self, options: Mapping[str, Any]) -> Rollout:
+        try:
+            planned = _planned_of(options["planned"], self._host)
+            if planned is None:
+                raise ValueError("it has no host %s" % self._host)
+            return Rollout.from_dict(planned["rollout"])
+        except (KeyError, TypeError, ValueError) as broken:
+            raise GpuOpsError(
+                "cluster.rollout_not_planned",
+                found="`planned` has no rollout of host %s (%s: %s)" % (self._host, type(broken).__name__, broken),
+                wanted="the result of this module with `state: planned` and this host among its hosts",
+                remedy="register it in one task of the same run, and give it as `planned`",
+                option="planned",
+            ) from broken
+
+    # And ends
+
+    def _ended(self, budget: Budget, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        host = None
+        if options["planned"] is not None:
+            host = self._rollout(options).hosts.get(self._host)
+        node = options["name"] or (host.node if host is not None else "") or self._host
+
+        def what(record: Record) -> Record:
+            return records.ended(record, options["pool"], node, self._run, options["outcome"],
+                                 options["reason"], budget.now().replace(microsecond=0), host)
+
+        record = budget.read()
+        before = record.pool(options["pool"]).slots
+        changed = what(record) if check_mode else budget.change(what)
+        result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
+        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
+        if options["outcome"] == records.FREED and node not in failed_ones:
+            result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
+                                  "Failed there: %s" % (node, options["pool"], options["namespace"],
+                                                        ", ".join(failed_ones) or "none")]
+        if options["outcome"] == records.FAILED:
+            result["frees"] = _freeing(options, node)
+        return result
+
+    def _settled(
+        self, budget: Budget, options: Mapping[str, Any], check_mode: bool, is_alive: _Living
+    ) -> Dict[str, Any]:
+        name = options["pool"]
+        record = budget.read()
+        held = [node for node in self._nodes if node in record.pool(name).slots]
+        if not held:
+            return {"changed": False, "nodes": []}
+        at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
+        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        if not check_mode:
+            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
+        return {"changed": settled != record, "nodes": sorted(
+            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
+
+    def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
+        """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
+        once its window is open."""
+        if options["state"] != START:
+            return {"changed": False}
+        rollout, began = Rollout.from_dict(planned["rollout"]), datetime.now(timezone.utc)
+        refusal = rollout.refused.get(self._host)
+        waiting = None if refusal is not None else closed_now(rollout, self._host, began)
+        last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
+        while waiting is not None and waiting.until is not None and waiting.until <= last:
+            self._tell(waiting.why)
+            time.sleep(max(0.0, min(options["interval"],
+                                    (waiting.until - datetime.now(timezone.utc)).total_seconds())))
+            waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
+        return {"changed": False, "started": refusal is None and waiting is None,
+                "waiting": waiting.to_dict() if waiting is not None else {},
+                "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
+                "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
+                "notes": ["host %s is in no cluster: no budget limits it" % self._host]}
+
+
+class _Living:
+    """Which runs are at work yet, as one sees who looks again and again: see custody/leases.py.
+
+    A run shows it by the Leases of its nodes, and in the record of the rollout, where it asks for a host. One that was
+    killed between the two has no Lease.
+
+    dead:    runs that somebody knows to be no more.
+    seconds: how long what the record says of a run counts, where it does not say that itself.
+    """
+
+    def __init__(self, cluster: Client, namespace: str, dead: Sequence[str], seconds: int) -> None:
+        self._cluster, self._namespace, self._known, self._seconds = cluster, namespace, frozenset(dead), seconds
+        self._watches: Dict[str, leases.Watch] = {}
+        self._silent: FrozenSet[str] = frozenset()
+
+    def look(self, pool: Pool) -> None:
+        said = self._said(pool)
+        now = time.monotonic()
+        living: Set[str] = set()
+        silent: Set[str] = set()
+        for name, record in said.items():
+            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now)
+            (silent if has_run_out else living).add(record.holder)
+        self._silent = frozenset(silent - living)
+
+    def heard_of(self, pool: Pool, now: datetime) -> FrozenSet[str]:
+        """Runs that have shown themselves within the time for which that counts, by what they have written: of those
+        nobody has to see that they are silent, who needs no place."""
+        return frozenset(record.holder for record in self._said(pool).values()
+                         if record.renewed and abs(now - datetime.fromisoformat(record.renewed.replace("Z", "+00:00")))
+                         <= timedelta(seconds=record.seconds)) - self._known
+
+    def _said(self, pool: Pool) -> Dict[str, leases.Record]:
+        """{where: what a run says of itself}."""
+        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
+            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
+        runs = {} if pool.rollout is None else pool.rollout.runs
+        said.update(("/" + name, leases.Record(name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""))
+                    for name, run in runs.items())
+        return said
+
+    def __call__(self, run: str) -> bool:
+        return run not in self._known and run not in self._silent
+
+
+def _identity(named: str, task_vars: Mapping[str, Any]) -> str:
+    """Of a run as Leases have it. named: by its name, of this controller then, or by name and controller."""
+    name, at, controller = named.partition("@")
+    return run_called(name, controller).identity if at else this_run(named, task_vars).identity
+
+
+def _refuse_missing(options: Mapping[str, Any]) -> None:
+    needed: Tuple[str, ...] = {START: ("planned",), ENDED: ("outcome",), SETTLED: ("hosts",)}.get(options["state"], ())
+    if options["state"] == ENDED and options["outcome"] == records.FAILED:
+        needed += ("reason",)
+    missing = [name for name in needed if not options[name]]
+    if missing:
+        raise GpuOpsError(
+            "cluster.rollout_option_missing",
+            found="`state: %s` without %s" % (options["state"], ", ".join("`%s`" % name for name in missing)),
+            wanted=", ".join("`%s`" % name for name in needed),
+            remedy="set %s" % ", ".join("`%s`" % name for name in missing),
+        )
+
+
+def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_nodes: bool) -> Known:
+    """Raises GpuOpsError where one of its variables cannot be worked out."""
+    own = variables.of(host)
+    told = own.get(options["plan_variable"])
+    found: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    planned: Optional[Mapping[str, Any]] = found
+    if found.get("unreachable"):
+        planned = None
+    elif found.get("failed") or "converged" not in found:
+        planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}
+    elif host in options["unprepared"]:
+        planned = {**found, "refusals": [_not_to_be_changed(
+            host, "what its change needs could not be prepared").to_dict()]}
+    return Known(
+        host, _node_of(variables, host) if has_nodes else "", planned,
+        tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
+
+
+def _node_of(variables: PlayVariables, host: str) -> str:
+    return str(variables.value(host, NODE_NAME) or host)
+
+
+def _not_to_be_changed(host: str, why: str) -> Refusal:
+    return Refusal(
+        "cluster.rollout_host_failed", found="host %s: %s" % (host, why), wanted="a host that is ready for its change",
+        remedy="see to what this run has said of it, and run again")
+
+
+def _freeing(options: Mapping[str, Any], node: str) -> str:
+    """The command by which a person says that a failure was looked at."""
+    given = {"state": ENDED, "outcome": records.FREED, "name": node,
+             **{name: options[name] for name in ("kubeconfig", "context", "host") if options.get(name)},
+             **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
+                if options[name] != default}}
+    return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(
+        " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in given.items()))
+
+
+def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:
+    """What was planned for the cluster of a host, None where there is none."""
+    return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
+
+
+def _order(rollout: Mapping[str, Any]) -> Iterable[str]:
+    return [*rollout["beside"], *(name for unit in rollout["units"] for name in unit["hosts"])]
+
+
+def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
+    told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
+                                       for name in rollout.beside}
+    told.update((name, {"place": "refused", "unit": "", "why": str(refusal)})
+                for name, refusal in rollout.refused.items())
+    told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why})
+                for unit in rollout.units for name in unit.hosts)
+    return told
+
+
+def _holders(pool: Pool) -> Dict[str, Any]:
+    """Who holds a place, and whose rollout is open, for people."""
+    slots = [{"node": node, "host": slot.host, "run": slot.run, "state": slot.state, "since": slot.since.isoformat(),
+              "reason": slot.reason} for node, slot in sorted(pool.slots.items())]
+    return {"held": slots, "open": {} if pool.rollout is None else {
+        "aim": pool.rollout.aim, "since": pool.rollout.since.isoformat(),
+        "runs": [{"run": name, "controller": run.controller, "since": run.since.isoformat()}
+                 for name, run in sorted(pool.rollout.runs.items())]}}

@@ -1,0 +1,355 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record of rollouts in a cluster: one ConfigMap, written by compare and swap. What it says is rollout/budget.py's.
+
+A ConfigMap, since a Lease is of one holder and has no place for data; it has 1 MiB, which is thousands of nodes. Each
+write is a merge patch that names the resourceVersion that was read: the API server answers it with 409 where somebody
+was faster (a failed `test` of a JSON patch would be a 422 that does not say which).
+"""
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.waiting import wait_for
+from ..rollout.budget import (
+    Answer,
+    Asking,
+    IsAlive,
+    NodeState,
+    Pool,
+    Record,
+    asked,
+    begun,
+    confirmed,
+    given_back,
+    goes_on,
+    is_held,
+    read_record,
+    without_the_gone,
+    written,
+)
+from ..rollout.hosts import job_groups
+from ..rollout.model import Cause, Rollout, Waiting
+from .client import ApiError, Client
+from .components.common import SHARED_ARGUMENTS, selector, shared_objects
+from .labels import TAINTED, cordoned_by
+from .nodes import node_facts
+from .playbook_rights import RECORD as NAME
+from .pods import pod_of
+
+RECORD, CAPS = "record", "caps"
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+CONFLICT, NOT_FOUND, FORBIDDEN = 409, 404, 403
+# Bytes of an object that etcd takes, with what is beside the record
+MOST_BYTES = 1000 * 1000
+# Seconds in which a write is tried again while others are faster, and the pauses between
+WRITE_SECONDS = 60.0
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 1.0
+# Seconds after which a host that waits for canaries no longer waits for those that do not ask
+PATIENCE_SECONDS = 300.0
+OTHERS = "somebody else"
+# By which training frameworks and Kubernetes name the job that a pod is of
+JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "training.kubeflow.org/job-name",
+              "ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
+
+# Marks of other managers on a Node, in words
+MarksOf = Callable[[Mapping[str, Any]], Sequence[str]]
+
+
+class NodeReading(NamedTuple):
+    """How Nodes are read.
+
+    selector:      of labels, '' for all Nodes of the cluster.
+    startup_taint: key of the taint that nodes join with, '' none.
+    domain_label:  that which names the failure domain.
+    marks:         those of other managers.
+    """
+
+    selector: str = ""
+    startup_taint: str = ""
+    domain_label: str = "topology.kubernetes.io/zone"
+    marks: MarksOf = lambda node: ()
+
+
+class Budget:
+    """The record of one cluster, and one pool of it.
+
+    is_alive: whether a run is still at work, as far as anybody can tell.
+    now:      by default the API server's time, since what is written down is compared by other controllers.
+    """
+
+    def __init__(
+        self, client: Client, namespace: str, pool: str, reading: NodeReading, is_alive: IsAlive,
+        now: Optional[Callable[[], datetime]] = None,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._path = "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+        self._pool = pool
+        self._reading = reading
+        self._is_alive = is_alive
+        self.now = now or client.now
+        self._clock = clock
+        self._sleep = sleep
+
+    def read(self) -> Record:
+        """The record as it is; an empty one where there is none yet."""
+        return self._read()[0]
+
+    def nodes(self, names: Collection[str], pool: Pool) -> Dict[str, NodeState]:
+        """The Nodes with GPUs, and those of these names, by one list; and those that hold a place of the pool."""
+        return self._with_held(self._listed(names), pool)
+
+    def _listed(self, names: Collection[str]) -> Dict[str, NodeState]:
+        found = self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
+                                   labelSelector=self._reading.selector)
+        return {state.name: state for state in found}
+
+    def _with_held(self, nodes: Mapping[str, NodeState], pool: Pool) -> Dict[str, NodeState]:
+        """With the Nodes that hold a place, each of which is asked for where it is not among them.
+
+        A node that is being changed may have lost what the others are known by: a label that the selector wants and
+        that is taken off with our components, or its GPUs, which go with the device plugin. It is gone where there is
+        no Node.
+        """
+        asked_for = {name: self._client.find("%s/%s" % (NODES, name)) for name in sorted(set(pool.slots) - set(nodes))}
+        found = (node_state(node, self._reading, asked_for) for node in asked_for.values() if node is not None)
+        return {**nodes, **{state.name: state for state in found if state is not None}}
+
+    def change(self, what: Callable[[Record], Record]) -> Record:
+        """The record once it is changed, by whatever others have made of it meanwhile. what: pure, may raise."""
+        began = self._clock()
+        for attempt in range(10 ** 6):
+            record, version = self._read()
+            changed = what(record)
+            if changed == record or self._write(changed, version):
+                return changed
+            self._pause(attempt, began)
+        raise AssertionError("attempts do not end")
+
+    def ask(self, asking: Asking, rollout: Rollout) -> Answer:
+        """Whether a host may start now; its places are reserved then, and were found free after that.
+
+        Reserved by compare and swap, so that no other reservation was made beside it; then all Nodes are listed again,
+        and where others have taken so many out of service meanwhile that they are too many, the places are given back.
+        """
+        names = [host.node for host in rollout.of_run.values()]
+        # As the record has it, so that a slot is known again
+        asking = replace(asking, now=asking.now.replace(microsecond=0))
+        if goes_on(self.read().pool(self._pool), rollout.hosts[asking.host].node, asking.run):
+            return Answer()
+        listed = self._listed(names)
+        began = self._clock()
+        tried: Optional[Answer] = None
+        for attempt in range(10 ** 6):
+            record, version = self._read()
+            lost = tried is not None and _was_written(tried, record, self._pool)
+            if tried is not None and lost:
+                answer = replace(tried, record=record)
+                break
+            nodes = self._with_held(listed, record.pool(self._pool))
+            pool = without_the_gone(record.pool(self._pool), nodes)
+            answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
+            if answer.record is None or self._write(answer.record, version):
+                break
+            tried = answer if answer.before else tried
+            self._pause(attempt, began)
+        if not (answer.may_start and answer.before):
+            return answer
+        try:
+            return self._confirmed(answer, asking, rollout)
+        except Exception:
+            # Nobody would know of these places else whether they are too many
+            with contextlib.suppress(GpuOpsError):
+                self._give_back(answer, asking)
+            raise
+
+    def _confirmed(self, answer: Answer, asking: Asking, rollout: Rollout) -> Answer:
+        """The answer, if it is true of the Nodes as they are since its places are reserved."""
+        pool = (answer.record or Record()).pool(self._pool)
+        nodes = self.nodes([host.node for host in rollout.of_run.values()], pool)
+        again = confirmed(answer, self._pool, asking, rollout, nodes, self._is_alive)
+        if not again.may_start:
+            self._give_back(answer, asking)
+            return replace(again, record=None)
+        if len(answer.before) == 1:
+            return answer
+        node = rollout.hosts[asking.host].node
+        known = self.change(lambda record: begun(record, self._pool, asking.run, node, answer.before))
+        if is_held(known.pool(self._pool), node, asking.run):
+            return answer
+        return replace(answer, record=None, before={}, waiting=Waiting(
+            rollout.waits_as(asking.host), Cause.run,
+            "its places were given to others before they were confirmed", asking.now))
+
+    def _give_back(self, answer: Answer, asking: Asking) -> None:
+        self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
+
+    def wait(
+        self, asking_at: Callable[[datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
+        tell: Callable[[Answer], None] = lambda answer: None,
+    ) -> Answer:
+        """The same, asked again until the host may start, asking is of no use, or the time is over.
+
+        asking_at:    of the instant, and of whether patience is over.
+        limit, pause: seconds.
+        tell:         what the host waits for, whenever that is something else than before.
+        """
+        began = self._clock()
+        told: List[Tuple[str, str]] = []
+        since: Dict[Cause, datetime] = {}
+
+        def ask() -> Answer:
+            now = self.now()
+            answer = self.ask(asking_at(now, self._clock() - began > PATIENCE_SECONDS), rollout)
+            waiting = answer.waiting
+            if waiting is not None:
+                # Of one cause it waits since it has met it first
+                waiting = replace(waiting, since=min(waiting.since, since.setdefault(waiting.cause, waiting.since)))
+                answer = replace(answer, waiting=waiting)
+                if told[-1:] != [(waiting.cause.value, waiting.why)]:
+                    told.append((waiting.cause.value, waiting.why))
+                    tell(answer)
+            return answer
+
+        def settled(answer: Answer) -> bool:
+            if answer.may_start or answer.is_final:
+                return True
+            if answer.waiting is None:
+                return False
+            until, left = answer.waiting.until, limit - (self._clock() - began)
+            if until is None:
+                return answer.waiting.cause is Cause.window
+            return until > self.now() + timedelta(seconds=left)
+
+        return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
+
+    def jobs(self, job_labels: Sequence[str]) -> Tuple[Dict[str, List[str]], Mapping[str, str]]:
+        """({node: names of the jobs that have pods with GPUs there}, {node: its job group}), by one list of all pods.
+
+        job_labels: of pods, whose values name jobs that restart as a whole.
+        """
+        of_nodes: Dict[str, Dict[str, None]] = {}
+        together: Dict[str, List[str]] = {}
+        for node, job, group in self._client.items(PODS, keep=lambda pod: _job(pod, job_labels)):
+            of_nodes.setdefault(node, {})[job] = None
+            if group:
+                together.setdefault(group, []).append(node)
+        return {node: list(jobs) for node, jobs in of_nodes.items()}, job_groups(together)
+
+    def _read(self) -> Tuple[Record, str]:
+        """(record, the version that it is of; '' where there is no object)."""
+        found = self._client.find(self._path)
+        if found is None:
+            return Record(), ""
+        data = found.get("data") or {}
+        return read_record(data.get(RECORD, ""), data.get(CAPS, "")), str(found["metadata"]["resourceVersion"])
+
+    def _write(self, record: Record, version: str) -> bool:
+        """False where somebody was faster."""
+        text = written(record)
+        if len(text.encode()) > MOST_BYTES:
+            raise GpuOpsError(
+                "cluster.rollout_record_full",
+                found="the record of rollouts would have %d bytes" % len(text.encode()),
+                wanted="%d at most, as an object of Kubernetes may have" % MOST_BYTES,
+                remedy="have several pools, each in a namespace of its own (`namespace`)",
+                option="namespace",
+            )
+        if not version:
+            self._create()
+            return False
+        try:
+            self._client.patch(self._path, {"metadata": {"resourceVersion": version}, "data": {RECORD: text}})
+        except ApiError as error:
+            if error.status in (CONFLICT, NOT_FOUND):
+                return False
+            raise
+        return True
+
+    def _create(self) -> None:
+        """An object without a record: whoever writes first then writes into it, and the others are told so."""
+        # Not labelled as managed by us: it is no component's, and goes with none
+        body = {"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": NAME, "namespace": self._namespace, "labels": selector(NAME)}}
+        try:
+            self._client.apply(self._path, body)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self._create_namespace()
+            self._client.apply(self._path, body)
+
+    def _create_namespace(self) -> None:
+        """As the components have it."""
+        options = {name: option.get("default") for name, option in SHARED_ARGUMENTS.items()}
+        body = shared_objects({**options, "namespace": self._namespace})[0]
+        try:
+            self._client.apply("/api/v1/namespaces/" + self._namespace, body)
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            raise GpuOpsError(
+                "cluster.rollout_without_namespace",
+                found="there is no namespace %s, and this user may not make it" % self._namespace,
+                wanted="a place for the record that all controllers share",
+                remedy="have it made (`docs/rbac/namespace.yaml`), or name another by `namespace`",
+                option="namespace",
+            ) from error
+
+    def _pause(self, attempt: int, began: float) -> None:
+        if self._clock() - began > WRITE_SECONDS:
+            raise GpuOpsError(
+                "cluster.rollout_record_busy",
+                found="for %d seconds others have been faster to write the record of rollouts, %s" % (
+                    WRITE_SECONDS, self._path),
+                wanted="one write of ours",
+                remedy="see who writes it (its `managedFields`), and run again",
+            )
+        # The more have met, the longer: one of them always gets through
+        self._sleep(random.uniform(0, min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10))))
+
+
+def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[str] = ()) -> Optional[NodeState]:
+    """What a rollout wants to know of a Node; None for one without GPUs, unless it has one of these names."""
+    facts = node_facts(node)
+    if not facts["present"] and facts["name"] not in names:
+        return None
+    ours = cordoned_by(node) is not None
+    taint = reading.startup_taint
+    joins = bool(taint) and any(each.get("key") == taint for each in facts["taints"]) and facts["annotations"].get(
+        TAINTED) != taint
+    unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
+    return NodeState(
+        name=str(facts["name"]), ready=facts["ready"], ours=ours,
+        cordoned_by=OTHERS if facts["unschedulable"] and not ours else "", marks=tuple(reading.marks(node)),
+        # A taint that we have set ourselves is of a node that had been in service
+        in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
+        clique=str(facts["clique"] or ""), unhealthy=unhealthy)
+
+
+def _was_written(tried: Answer, record: Record, pool: str) -> bool:
+    """Whether a write was done whose answer was lost: what it reserved is there."""
+    ours, there = (tried.record or Record()).pool(pool).slots, record.pool(pool).slots
+    return all(node in there and (there[node].run, there[node].since) == (ours[node].run, ours[node].since)
+               for node in tried.before)
+
+
+def _job(pod: Mapping[str, Any], job_labels: Sequence[str]) -> Optional[Tuple[str, str, str]]:
+    """(node, job, the job's name where it restarts as a whole); None for what is no work with GPUs."""
+    holder = pod_of(pod)
+    if not holder.resources or holder.is_finished or not holder.node or holder.daemonset or holder.mirror:
+        return None
+    known = holder.labels
+    name = next((known[label] for label in (*job_labels, *JOB_LABELS) if known.get(label)), holder.owner or holder.name)
+    group = next((known[label] for label in job_labels if known.get(label)), "")
+    return (holder.node, "%s/%s" % (holder.namespace, name), "%s/%s" % (holder.namespace, group) if group else "")

@@ -1,0 +1,504 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A node taken out of service and given back, as acts that unwind.
+
+Custody says which run has a node, from the moment that it is taken out of service until it is given back.
+
+Lease   says who works on a node: one object a node in our namespace, owned by the Node, held by a run (leases.py). It
+        is followed as client-go's leader election does: whoever waits measures with his own clock from when he has
+        seen the record change.
+Claim   is what a run says of a Node by server-side apply, as a field manager of its own (claims.py): the cordon, its
+        reason, the opt-outs of machine managers. The API server counts who says a field: it goes with the last of
+        them. So a run withdraws its claim, and whatever others have cordoned stays cordoned.
+Mark    is what another manager has written that is at work on the node (marks.py). It is never written by us.
+Hold    is the annotation by which an admin says that the node stays cordoned whatever becomes of our claim.
+
+Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node. What fails
+on the way is followed by the way back, in reverse order. Returned: Lease, marks, labels and start-up taint, claims
+withdrawn, Lease gone. Each of them can be killed at any request: what is there then is a Lease that runs out and
+claims that the next run finds on the Node, which takes the node over and completes it.
+
+Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
+task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
+and find its node in the hands of another, or completed by it: so after its take it writes nothing, and evicts nobody,
+before the API server has taken its renewal of the Lease. Whoever has lost it changes nothing more but to withdraw what
+he himself has said.
+
+Never touched: cordons, labels and annotations of others, and a node that somebody has uncordoned on purpose.
+"""
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.quantities import is_gpu, nvidia_resources
+from ...core.waiting import wait_for
+from ..client import ApiError, Client
+from ..labels import NodePolicy, snapshot
+from ..node_changes import change_node, path_of, read_node
+from ..observation import wait_for_components_gone
+from . import claims as says
+from . import surroundings
+from .claims import Apply, Claim
+from .holding import CONFLICT, PAUSE_SECONDS, Holding, Tell, Waiting
+from .leases import name_of
+from .run import Run
+
+# Requests to bring a Node to what a run says of it; each is refused where another writer came first
+MOST_APPLIES = 30
+# Of a run whose node another one has, or may have
+LOST = "cluster.custody_lost"
+# Beyond what the drain and the components may take
+MARGIN_SECONDS = 60
+
+Object = Dict[str, Any]
+# Raises GpuOpsError where a node is not this run's any more
+Proof = Callable[[], None]
+# What the drain does, or in a dry run would do: the keys of its result. It raises GpuOpsError. The proof is asked for
+# before each eviction.
+Drain = Callable[[bool, Proof], Dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What a node is taken for.
+
+    reason:     for people who find it cordoned.
+    without:    the labels that admit our components, as those to unset.
+    drain:      frees it of pods; None where they stay.
+    timeout:    seconds that the drain may take, and the components to leave the node.
+    uid:        of the Node that is meant; '' for whichever has the name.
+    skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
+    """
+
+    reason: str = ""
+    without: NodePolicy = field(default_factory=NodePolicy)
+    drain: Optional[Drain] = None
+    timeout: int = 300
+    uid: str = ""
+    skip_after: float = 0
+
+
+@dataclass(frozen=True)
+class Returning:
+    """How a node is given back.
+
+    labels:    to have again, and the start-up taint to be without.
+    offers:    {resource: count} that it is to offer before it is open to pods. timeout: seconds in which it is to.
+    without:   as of Taking, for a node that is not given back.
+    failures:  checks that have failed, in words; then it stays out of service, and they are its reason.
+    uid:       as of Taking; of the Node that was checked.
+    was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
+               else has.
+    """
+
+    labels: NodePolicy = field(default_factory=NodePolicy)
+    without: NodePolicy = field(default_factory=NodePolicy)
+    failures: Sequence[str] = ()
+    uid: str = ""
+    offers: Mapping[str, int] = field(default_factory=dict)
+    timeout: int = 300
+    was_taken: bool = False
+
+
+class Custody:
+    """What one run does with nodes. The rest is as of Holding.
+
+    lease_seconds: how long a Lease counts between two of our tasks about its node.
+    """
+
+    def __init__(self, cluster: Client, run: Run, namespace: str, lease_seconds: int, wait: float, tell: Tell,
+                 clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+                 now: Callable[[], float] = time.time) -> None:
+        self._cluster, self._run, self._lease_seconds, self._wait, self._tell = cluster, run, lease_seconds, wait, tell
+        self._clock, self._sleep, self._now = clock, sleep, now
+        self._holding = Holding(cluster, run, namespace, wait, tell, clock, sleep, now)
+
+    # The acts
+
+    def take(self, name: str, act: Taking, dry_run: bool = False) -> Dict[str, Any]:
+        """Take a node out of service. Taken already, it stays so, with its Lease renewed.
+
+        A failure on the way puts back what was done; what could not be is told in `remains` of the error.
+        """
+        node = read_node(self._cluster, name, act.uid)
+        self._refuse_uncordoned(node)
+        if dry_run:
+            return self._foretell_taking(node, act)
+        before, way_back = snapshot(node), _WayBack()
+        try:
+            node = self._await_end_of_marks(name, act.uid)
+            drained = self._go(node, act, way_back)
+        except Exception as error:
+            done, remains = way_back.go()
+            if isinstance(error, GpuOpsError):
+                error.details.setdefault("put_back", done)
+                error.details.setdefault("remains", remains)
+            raise
+        return self._told("taken", name, act.uid, before, drained)
+
+    def renew(self, name: str, uid: str = "") -> Dict[str, Any]:
+        """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
+        node = self._check(name, uid, self._lease_seconds)
+        return self._result("renewed", node, snapshot(node), ())
+
+    def give_back(self, name: str, act: Returning, lease_is_there: Optional[bool] = None,
+                  dry_run: bool = False) -> Dict[str, Any]:
+        """Put a node into service again, or keep it out of it where checks have failed.
+
+        A node that nobody has taken gets its labels, and is cordoned where checks have failed.
+        lease_is_there: whether a Lease of the node was seen; None where nobody has looked.
+        """
+        node = read_node(self._cluster, name, act.uid)
+        before = snapshot(node)
+        if lease_is_there is None and not act.was_taken:
+            lease_is_there = self._holding.is_there(name)
+        taken = bool(says.claims(node)) or bool(lease_is_there) or says.is_let_go(node)
+        if dry_run:
+            return self._foretell_return(node, act, taken)
+        if not taken and not act.failures and not act.was_taken:
+            done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
+            return self._result("returned", node, before, done["notes"], done["diff"]["after"])
+        if act.was_taken:
+            self._holding.renew(name, self._lease_seconds)
+        else:
+            self._holding.acquire(node, self._lease_seconds)
+        try:
+            state, notes = self._keep(node, act) if act.failures else self._open(name, act)
+        except GpuOpsError:
+            # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
+            # not open its node is to say why.
+            if act.failures or not act.was_taken:
+                _WayBack([("", lambda: self._holding.release(name))]).go()
+            raise
+        self._holding.release(name)
+        return self._told(state, name, act.uid, before, {"notes": notes})
+
+    # On the way out of service
+
+    def _go(self, node: Object, act: Taking, way_back: _WayBack) -> Dict[str, Any]:
+        name, while_it_drains = str(node["metadata"]["name"]), max(self._lease_seconds, act.timeout + MARGIN_SECONDS)
+        if not self._holding.acquire(node, while_it_drains):
+            way_back.add("Lease of node %s released" % name, lambda: self._holding.release(name))
+        renew = functools.partial(self._holding.renew, name, while_it_drains)
+        proof = functools.partial(self._holding.prove, name, while_it_drains)
+        foreseen = {} if act.drain is None else act.drain(True, proof)
+        renew()
+        node = read_node(self._cluster, name, act.uid)
+        before, offers = says.claims(node), _offers(node)
+        if self._run.manager not in before:
+            way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
+        node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
+        if surroundings.names_machine(node):
+            way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
+        self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
+        self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
+        renew()
+        drained = foreseen if act.drain is None else act.drain(False, proof)
+        node = self._check(name, act.uid, while_it_drains)
+        done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
+        gone = {key: value for key, value in done["diff"]["before"]["labels"].items()
+                if key not in done["node"]["labels"]}
+        if gone:
+            way_back.add("labels %s of node %s set again" % (", ".join(sorted(gone)), name),
+                         lambda: self._labels_back(name, act.uid, gone))
+        left = wait_for_components_gone(
+            self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
+        self._check(name, act.uid, self._lease_seconds)
+        return {**drained, "notes": [*done["notes"], *_of_others(node), *(
+            "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
+                pod, name, pod.terminating) for pod in left)], "offers": offers}
+
+    def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
+        self._refuse_uncordoned(node)
+        return says.claim(node, self._run, reason, offers)
+
+    def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> None:
+        """What runs that are dead have said is put right only while no other run has the node: it says its own."""
+        try:
+            self._holding.renew(name, self._lease_seconds)
+            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
+        except GpuOpsError as error:
+            if error.code != LOST:
+                raise
+            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
+
+    def _check(self, name: str, uid: str, seconds: int) -> Object:
+        """The Node. Raises GpuOpsError where it is not this run's any more."""
+        self._holding.renew(name, seconds)
+        node = read_node(self._cluster, name, uid)
+        self._refuse_uncordoned(node, True)
+        return node
+
+    def _labels_back(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
+        """Where another run has the node by now, they are its own affair."""
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        renew()
+        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid, None, renew)
+
+    def _unprotect(self, node: Object, run: Optional[Run] = None) -> None:
+        """Withdraw what our runs, or only this one, have said of the Machine."""
+        self._bring_machine(node, lambda machine: surroundings.next_unprotected(machine, run),
+                            self._lease_seconds if run is None else None)
+
+    def _bring_machine(self, node: Object, following: Callable[[Object], Optional[Apply]],
+                       seconds: Optional[int]) -> None:
+        """As _bring, of the Machine behind a Node, where it can be read."""
+        if not surroundings.names_machine(node):
+            return
+        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
+        renew()
+        machine = surroundings.machine_of(self._cluster, node)
+        step = None if machine is None else following(machine)
+        for _attempt in range(MOST_APPLIES):
+            if machine is None or step is None:
+                return
+            try:
+                machine = self._sent(surroundings.machine_path(machine), step)
+            except ApiError as error:
+                if error.status != CONFLICT:
+                    raise
+                renew()
+                machine = surroundings.machine_of(self._cluster, node)
+            step = None if machine is None else following(machine)
+
+    # On the way back into service
+
+    def _open(self, name: str, act: Returning) -> Tuple[str, List[str]]:
+        node = self._await_end_of_marks(name, act.uid, holding=True)
+        notes = []
+        if says.was_uncordoned(node, self._run, act.was_taken):
+            notes.append("node %s was uncordoned by somebody else before it was given back" % name)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
+        self._await_offers(name, act)
+        renew()
+        node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
+        self._unprotect(node)
+        return "returned", [*notes, *_of_others(node)]
+
+    def _await_offers(self, name: str, act: Returning) -> None:
+        """Raises GpuOpsError where the node does not offer in time what it is to offer."""
+        if not act.offers:
+            return
+        self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
+
+        def missing() -> Dict[str, Tuple[int, int]]:
+            there = offers_of(read_node(self._cluster, name, act.uid))
+            if there.keys() - act.offers.keys():
+                # A run that is dead had divided its GPUs in another way
+                return {}
+            return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
+                    if there.get(resource, 0) < count}
+
+        lacks, _there = wait_for(missing, lambda each: not each, act.timeout, PAUSE_SECONDS, self._clock, self._sleep)
+        if lacks:
+            raise GpuOpsError(
+                "cluster.gpus_not_offered",
+                found="node %s offers %s after %d s" % (name, ", ".join(
+                    "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
+                    act.timeout),
+                wanted="what it offered before it was taken, before pods may come to it",
+                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
+                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
+                option="offer_timeout")
+
+    def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:
+        name, offers = str(node["metadata"]["name"]), _offers(node)
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        notes = change_node(
+            self._cluster, name, act.without, False, act.uid, node if act.was_taken else None, renew)["notes"]
+        renew()
+        node = read_node(self._cluster, name, act.uid)
+        if says.was_uncordoned(node, self._run, act.was_taken):
+            notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
+            node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node)
+            self._unprotect(node)
+            return "uncordoned", notes
+        reason = "Failed: %s" % "; ".join(act.failures)
+
+        def following(there: Object) -> Optional[Apply]:
+            return says.claim(there, self._run, reason, offers, True) or says.next_of_others(there, self._run)
+
+        self._bring(name, act.uid, following, self._lease_seconds, node)
+        return "kept", notes
+
+    # What both need
+
+    def _bring(self, name: str, uid: str, following: Callable[[Object], Optional[Apply]],
+               seconds: Optional[int] = None, node: Optional[Object] = None) -> Object:
+        """Say of a Node, one after another, what is to be said next; the Node after which that is nothing.
+
+        seconds: for how long its Lease is renewed, and shown to be this run's, once another writer came first; None
+                 for what a run may say that has lost it.
+        node:    as it was read just now.
+        """
+        if node is None:
+            node = read_node(self._cluster, name, uid)
+        for _attempt in range(MOST_APPLIES):
+            step = following(node)
+            if step is None:
+                return node
+            try:
+                node = self._sent(path_of(name), step)
+            except ApiError as error:
+                if error.status != CONFLICT:
+                    raise
+                self._renew_if(name, seconds)
+                node = read_node(self._cluster, name, uid)
+        raise GpuOpsError(
+            "cluster.node_contended",
+            found="node %s was changed by others each of the %d times that run %s wrote to it" % (
+                name, MOST_APPLIES, self._run.identity),
+            wanted="a Node that stays as it is between reading and writing",
+            remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+
+    def _renew_if(self, name: str, seconds: Optional[int]) -> None:
+        if seconds is not None:
+            self._holding.renew(name, seconds)
+
+    def _sent(self, path: str, step: Apply, dry_run: bool = False) -> Object:
+        if step.by_name:
+            return self._cluster.patch(path, step.body, dry_run)
+        return self._cluster.apply(path, step.body, dry_run, step.manager)
+
+    def _await_end_of_marks(self, name: str, uid: str, holding: bool = False) -> Object:
+        """The Node, when nobody else is at work on it. holding: whether its Lease is to be renewed meanwhile."""
+        waiting, renewed = Waiting(self._tell, self._clock), [self._clock()]
+
+        def look() -> Tuple[Object, List[Any]]:
+            node = read_node(self._cluster, name, uid)
+            found = surroundings.marks_of(self._cluster, node, self._now)
+            if found:
+                waiting.is_for("node %s is in the hands of %s" % (name, ", ".join(map(str, found))))
+            if found and holding and self._clock() - renewed[0] > self._lease_seconds / 3:
+                self._holding.renew(name, self._lease_seconds)
+                renewed[0] = self._clock()
+            return node, found
+
+        (node, found), _free = wait_for(look, lambda seen: not seen[1], self._wait, PAUSE_SECONDS, self._clock,
+                                        self._sleep)
+        self._refuse_marks(name, found, waiting.seconds)
+        return node
+
+    def _refuse_marks(self, name: str, found: Sequence[Any], waited: int) -> None:
+        if found:
+            raise GpuOpsError(
+                "cluster.node_of_others",
+                found="node %s is in the hands of %s; waited for %d s" % (name, ", ".join(map(str, found)), waited),
+                wanted="a node that nobody else is changing",
+                remedy="let them finish, or give them more time (`wait_timeout`). What a manager has left that is gone "
+                "is taken away by kubectl", option="wait_timeout")
+
+    def _refuse_uncordoned(self, node: Object, had_claimed: bool = False) -> None:
+        if says.was_uncordoned(node, self._run, had_claimed):
+            name = node["metadata"]["name"]
+            raise GpuOpsError(
+                "cluster.uncordoned_by_others",
+                found="somebody uncordoned node %s while run %s had it" % (name, self._run.identity),
+                wanted="a node that stays out of service until it is given back",
+                remedy="find out who wants it in service; then run again, or leave it as it is: kubectl get events "
+                "--field-selector involvedObject.name=%s" % name)
+
+    # Check mode
+
+    def _foretell_taking(self, node: Object, act: Taking) -> Dict[str, Any]:
+        """No Lease is waited for, as nobody can tell the living from the dead at one look."""
+        name = str(node["metadata"]["name"])
+        self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
+        notes, holder = list(_of_others(node)), self._holding.holder(name)
+        if holder not in ("", self._run.identity):
+            notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
+        drained = {} if act.drain is None else act.drain(True, lambda: None)
+        step = says.claim(node, self._run, act.reason, _offers(node))
+        if step is not None:
+            self._sent(path_of(name), step, True)
+        done = change_node(self._cluster, name, act.without, True, act.uid)
+        told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
+        return {**drained, **told, "offers": _offers(node),
+                "changed": told["changed"] or step is not None or drained.get("changed", False)}
+
+    def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
+        name = str(node["metadata"]["name"])
+        if not act.failures:
+            self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
+        step = says.next_withdrawal(node) if not act.failures else says.claim(
+            node, self._run, "Failed: %s" % "; ".join(act.failures), _offers(node), True)
+        if step is not None:
+            self._sent(path_of(name), step, True)
+        done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
+        told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
+                            done["diff"]["after"])
+        return {**told, "changed": told["changed"] or step is not None}
+
+    # What is told
+
+    def _told(self, state: str, name: str, uid: str, before: Object, more: Mapping[str, Any]) -> Dict[str, Any]:
+        node = read_node(self._cluster, name, uid)
+        told = self._result(state, node, before, more.get("notes", ()))
+        return {**more, **told, "changed": told["changed"] or more.get("changed", False)}
+
+    def _result(self, state: str, node: Object, before: Object, notes: Sequence[str],
+                after: Optional[Object] = None) -> Dict[str, Any]:
+        after = snapshot(node) if after is None else after
+        return {
+            "changed": before != after,
+            "custody": state,
+            "run": self._run.identity,
+            "lease": name_of(str(node["metadata"]["name"])),
+            "node": {"name": node["metadata"]["name"], "uid": node["metadata"].get("uid", ""), **after},
+            "cordoned_by_others": list(says.cordoned_by_others(node)),
+            "held": says.is_held(node),
+            "notes": list(notes),
+            "diff": {"before": before, "after": after},
+        }
+
+
+class _WayBack:
+    """What is to be done, the last first, to put a node back as it was."""
+
+    def __init__(self, steps: Sequence[Tuple[str, Callable[[], Any]]] = ()) -> None:
+        self._steps: List[Tuple[str, Callable[[], Any]]] = list(steps)
+
+    def add(self, done: str, undo: Callable[[], Any]) -> None:
+        """done: what has happened when it was undone, in words."""
+        self._steps.append((done, undo))
+
+    def go(self) -> Tuple[List[str], List[str]]:
+        """What was put back, and what was not, with the reason. One that fails keeps no other back."""
+        done: List[str] = []
+        remains: List[str] = []
+        for words, undo in reversed(self._steps):
+            try:
+                undo()
+                done.append(words)
+            except Exception as error:
+                remains.append("not done: %s (%s)" % (words, error))
+        return done, remains
+
+
+def offers_of(node: Object) -> Dict[str, int]:
+    """The GPUs that a node offers, by resource."""
+    there = nvidia_resources((node.get("status") or {}).get("allocatable"))
+    return {name: count for name, count in there.items() if count and is_gpu(name)}
+
+
+def _offers(node: Object) -> Dict[str, int]:
+    """What a node is to offer when it is given back: what it offers, or did before a run took it that is dead."""
+    there, before = offers_of(node), says.offers_before(node)
+    return {name: max(there.get(name, 0), before.get(name, 0)) for name in sorted(there.keys() | before.keys())}
+
+
+def _back(node: Object, act: Returning) -> NodePolicy:
+    return replace(act.labels, uncordoned=True) if says.was_cordoned_without_claim(node) else act.labels
+
+
+def _of_others(node: Object) -> List[str]:
+    """What a person is told of a cordon that does not go with ours, and of what works against us."""
+    name, others = node["metadata"]["name"], says.cordoned_by_others(node)
+    notes = ["node %s is cordoned by %s, and stays so" % (name, ", ".join(others))] if others else []
+    return notes + ["annotation %s of node %s was set by others and stays" % (each, name)
+                    for each in says.opposite_opt_outs(node)]

@@ -1,0 +1,167 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What other managers write when they are at work on a node. Pure.
+
+Whoever of them finds a node that we have cordoned notes that it was cordoned before him, and writes no cordon of his
+own: were it given back then, pods would come to a node that is about to reboot. So the marks are read before a node is
+taken, once more when it is cordoned, and before it is given back.
+"""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+
+from ...core.times import epoch
+
+# NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go: of the GPU Operator's drivers and of the Network Operator's
+_UPGRADE_STATE = re.compile(r"nvidia\.com/[a-z0-9-]+-driver-upgrade-state")
+_UPGRADED = ("", "upgrade-done")
+# kubereboot/kured, cmd/kured/main.go and pkg/daemonsetlock
+_KURED_REBOOTS = "weave.works/kured-reboot-in-progress"
+_KURED_LOCK = "weave.works/kured-node-lock"
+# flatcar/flatcar-linux-update-operator, pkg/constants; the second is that of before Flatcar
+_FLUO = ("flatcar-linux-update.v1.flatcar-linux.net/", "container-linux-update.v1.coreos.com/")
+_FLUO_ANNOTATIONS = ("reboot-in-progress", "reboot-ok")
+_FLUO_LABELS = ("before-reboot", "after-reboot")
+# openshift/machine-config-operator, pkg/daemon/constants
+_MCO = "machineconfiguration.openshift.io/"
+# kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1
+_TAINTS = {
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler, which is removing the node",
+    "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
+    "karpenter.sh/disruption": "Karpenter, which is replacing the node",
+}
+# kubernetes-sigs/cluster-api, api/core/v1beta2: of a Machine, from the beginning of a change in place to its end
+_MACHINE_CHANGES = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
+# medik8s/common, pkg/lease
+MEDIK8S_NAMESPACE = "medik8s-leases"
+# Of Mellanox/maintenance-operator and of medik8s/node-maintenance-operator. {path of the list: who}
+MAINTENANCES = {
+    "/apis/maintenance.nvidia.com/v1alpha1/nodemaintenances": "NVIDIA's maintenance operator",
+    "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances": "medik8s' node maintenance operator",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """who: is at work. evidence: what is written where."""
+
+    who: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return "%s (%s)" % (self.who, self.evidence)
+
+
+def on_node(node: Mapping[str, Any]) -> List[Mark]:
+    """What the Node itself says."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
+    found = []
+    if metadata.get("deletionTimestamp"):
+        found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
+    found += [Mark("NVIDIA's upgrade controller", "label %s=%s" % (key, value))
+              for key, value in sorted(labels.items()) if _UPGRADE_STATE.fullmatch(key) and value not in _UPGRADED]
+    if _KURED_REBOOTS in annotations:
+        found.append(Mark("kured, which reboots the node", "annotation %s=%s" % (
+            _KURED_REBOOTS, annotations[_KURED_REBOOTS])))
+    found += _of_flatcar(labels, annotations)
+    found += _of_openshift(annotations)
+    found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"])
+              for taint in spec.get("taints") or () if taint.get("key") in _TAINTS]
+    return found
+
+
+def of_kured(daemon_sets: Iterable[Mapping[str, Any]], node: str, now: float) -> List[Mark]:
+    """Locks that kured holds for a node, in the annotation of its DaemonSet: one, or a list of them.
+
+    now: seconds since the epoch.
+    """
+    found = []
+    for item in daemon_sets:
+        metadata = item.get("metadata") or {}
+        written = (metadata.get("annotations") or {}).get(_KURED_LOCK)
+        if written and node in _locked(written, now):
+            found.append(Mark("kured, which has its lock for the node", "annotation %s of DaemonSet %s/%s" % (
+                _KURED_LOCK, metadata.get("namespace"), metadata.get("name"))))
+    return found
+
+
+def of_maintenances(who: str, items: Iterable[Mapping[str, Any]], node: str) -> List[Mark]:
+    """NodeMaintenance objects about a node: as long as one is there, the node is its requestor's."""
+    return [Mark(who, "NodeMaintenance %s" % "/".join(filter(None, (
+        item["metadata"].get("namespace"), item["metadata"].get("name")))))
+        for item in items if (item.get("spec") or {}).get("nodeName") == node]
+
+
+def of_machine(machine: Optional[Mapping[str, Any]]) -> List[Mark]:
+    """A Machine of Cluster API that is being deleted or changed in place. Its drain leaves a cordon as it finds it, and
+    writes none (core/reconcilers/machine/drain of kubernetes-sigs/cluster-api)."""
+    metadata = (machine or {}).get("metadata") or {}
+    called = "Machine %s/%s" % (metadata.get("namespace"), metadata.get("name"))
+    if metadata.get("deletionTimestamp"):
+        return [Mark("Cluster API, which is removing the node",
+                     "deletionTimestamp %s of %s" % (metadata["deletionTimestamp"], called))]
+    if _MACHINE_CHANGES in (metadata.get("annotations") or {}):
+        return [Mark("Cluster API, which is changing the node", "annotation %s of %s" % (_MACHINE_CHANGES, called))]
+    return []
+
+
+def of_medik8s(lease: Optional[Mapping[str, Any]], now: float) -> List[Mark]:
+    """The Lease by which medik8s' operators have a node. They compare its times with the wall clock, and take one that
+    was renewed in the future for free. now: seconds since the epoch."""
+    spec = (lease or {}).get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), _seconds(spec.get("renewTime"))
+    if not holder or renewed is None or not renewed <= now <= renewed + (spec.get("leaseDurationSeconds") or 0):
+        return []
+    return [Mark("%s, by medik8s" % holder, "Lease %s/%s" % (
+        MEDIK8S_NAMESPACE, ((lease or {}).get("metadata") or {}).get("name")))]
+
+
+def _of_flatcar(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[Mark]:
+    for prefix in _FLUO:
+        for kind, there, names in (("annotation", annotations, _FLUO_ANNOTATIONS), ("label", labels, _FLUO_LABELS)):
+            for name in names:
+                if there.get(prefix + name) == "true":
+                    yield Mark("Flatcar's update operator", "%s %s%s=true" % (kind, prefix, name))
+
+
+def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
+    def of(name: str) -> str:
+        return annotations.get(_MCO + name, "")
+
+    who = "OpenShift's machine config operator"
+    if of("state") not in ("", "Done"):
+        yield Mark(who, "annotation %sstate=%s" % (_MCO, of("state")))
+    elif of("desiredConfig") != of("currentConfig"):
+        yield Mark(who, "annotation %sdesiredConfig=%s, and the node has %s" % (
+            _MCO, of("desiredConfig"), of("currentConfig")))
+    elif of("desiredDrain").startswith("drain-"):
+        yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
+
+
+def _locked(written: str, now: float) -> List[str]:
+    """The nodes of a lock. One that cannot be read is of none: its form is kured's own."""
+    try:
+        lock: Dict[str, Any] = json.loads(written)
+        locks = lock.get("locks")
+        return [str(each["nodeID"]) for each in ([lock] if locks is None else locks)
+                if each.get("nodeID") and not _is_over(each, now)]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return []
+
+
+def _is_over(lock: Mapping[str, Any], now: float) -> bool:
+    """Whether kured itself counts it for nothing (ttlExpired), whose nanoseconds of 0 are for ever."""
+    created, lives = _seconds(lock.get("created")), lock.get("TTL") or 0
+    return created is not None and 0 < lives <= (now - created) * 1e9
+
+
+def _seconds(written: Any) -> Optional[float]:
+    """Of a time as Kubernetes or Go writes it; None for what is none."""
+    try:
+        return epoch(str(written))
+    except ValueError:
+        return None

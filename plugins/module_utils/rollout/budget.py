@@ -1,0 +1,841 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record that all controllers of a cluster share, and what becomes of it: record in, decision and record out. Pure.
+
+It is written whole, by compare and swap: who has read an older one is told so, and reads and decides again. So what is
+decided here holds of the record that it is written into. What it cannot hold of are the Nodes, which others change at
+any time: who has reserved places lists them again, asks confirmed(), and gives the places back where they are too many.
+
+A pool is a set of nodes with one budget. It has at most one open rollout, which runs with the same aim share, as the
+slices of one job do; others wait, and are told for whom. A slot is a node that is out of service for a change, or that
+failed in one: it is held by its node, not by a clock, so that no change that takes long passes it on to another node. A
+slot of a run that is no more is taken over by whoever takes that node over.
+"""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
+from .health import Signs, worse_off
+from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
+from .planner import decide, failed_before, incomplete, proved, renewed, to_prove
+from .policy import policy_of
+from .windows import instant_text
+
+SCHEMA = "gpuops.nvidia/budget/v1"
+DEFAULT_POOL = "gpus"
+WORKING, FAILED = STATES = ("working", "failed")
+DONE, LEFT, FREED = "done", "left", "freed"
+# What becomes of a host; the last is a person's word of one that had failed
+OUTCOMES = (DONE, FAILED, LEFT, FREED)
+# How long a unit that needs several places, or a canary that waits, is remembered where it does not ask again
+CLAIM = timedelta(minutes=2)
+# How long a run may be silent before it writes down once more that it is at work
+BEAT = timedelta(minutes=1)
+# How long those that begin together wait for the one that has reserved their places to confirm them
+CONFIRMING = timedelta(minutes=2)
+# How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
+REMEMBERED = 20
+PROOFS = 200
+_POOL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+# Whether a run is still at work, as far as anybody can tell
+IsAlive = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A node that is out of service for a change of ours, or that failed in one.
+
+    host:      the host's name in the inventory of its run.
+    run:       that which works on it, or did.
+    begun:     False where it is only kept for a host that begins together with others.
+    confirmed: False while nobody of those that begin together may begin, as the Nodes are listed again.
+    counts:    False for a node that had not taken work yet: it takes no place.
+    proofs:    Host.proof of what it is the canary of.
+    policy:    Host.policy of the change.
+    kind:      the host's, in words.
+    reason:    what failed.
+    failure:   the slot of an earlier change that failed here, which is there again where this one is left undone.
+    aim:       of the rollout that it is of; '' where that was not written down.
+    joined:    of one that does not count, whether its Node has been seen in the cluster.
+    """
+
+    host: str
+    run: str
+    since: datetime
+    state: str = WORKING
+    begun: bool = True
+    confirmed: bool = True
+    counts: bool = True
+    proofs: Tuple[str, ...] = ()
+    policy: str = ""
+    kind: str = ""
+    reason: str = ""
+    failure: Optional[Slot] = None
+    aim: str = ""
+    joined: bool = False
+
+    @property
+    def earlier_failure(self) -> Optional[Slot]:
+        """What nobody has looked at yet."""
+        return self if self.state == FAILED else self.failure
+
+    @property
+    def without_its_run(self) -> Optional[Slot]:
+        """What is left of it with its run: what that has only reserved is as it was before."""
+        return self if self.begun else self.earlier_failure
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a controller that takes part in a rollout.
+
+    seen:    when it last wrote down that it is at work, by its own clock. Who waits sees that it changes, and when it
+             does not any more.
+    seconds: how long that counts; 0 leaves it to whoever looks.
+    """
+
+    controller: str
+    since: datetime
+    seen: datetime
+    seconds: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node that a run has left as it is. reason: why it could not be changed; '' where it needed nothing any more."""
+
+    run: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class OpenRollout:
+    """Runs that change nodes beside each other.
+
+    aim:    what its runs have in common.
+    done:   {node: when it was given back}.
+    left:   {node: by whom it was not changed}.
+    before: {node: when it was given back} in an earlier rollout of this aim.
+    """
+
+    aim: str
+    since: datetime
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    done: Mapping[str, datetime] = field(default_factory=dict)
+    left: Mapping[str, Left] = field(default_factory=dict)
+    before: Mapping[str, datetime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A canary that went well. at: when it was given back."""
+
+    node: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A unit that waits: one of several hosts whose turn it is, or a canary. asked: when it last did."""
+
+    unit: str
+    run: str
+    asked: datetime
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is shared of a pool.
+
+    limit, domain_limit: as they are written.
+    claims:              {part of the fleet: the unit whose its next places are}.
+    seconds:             {kind: how long its last changes took}.
+    canaries:            {unit: the canary that waits, and asks}.
+    last:                the rollout that was closed last, while none is open.
+    """
+
+    limit: str = ""
+    domain_limit: str = ""
+    rollout: Optional[OpenRollout] = None
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    proofs: Mapping[str, Proof] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    seconds: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
+    canaries: Mapping[str, Claim] = field(default_factory=dict)
+    last: Optional[OpenRollout] = None
+
+    def expected(self, kind: str) -> Optional[int]:
+        """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
+        known = sorted(self.seconds.get(kind, ()))
+        return known[min(len(known) - 1, len(known) * 9 // 10)] if known else None
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is shared. caps: {pool: the most that its limits may be}, which people write and no run does."""
+
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    caps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def pool(self, name: str) -> Pool:
+        return self.pools.get(name, Pool())
+
+    def but(self, name: str, pool: Pool) -> Record:
+        return replace(self, pools={**self.pools, name: pool})
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A Node with GPUs at this instant.
+
+    cordoned_by: who took it out of service, where that was not us; '' nobody. ours: whether it was us.
+    in_service:  False for one that has not taken work yet.
+    unhealthy:   what is wrong with its GPUs as far as the Node tells, '' nothing.
+    """
+
+    name: str
+    ready: bool = True
+    cordoned_by: str = ""
+    ours: bool = False
+    marks: Tuple[str, ...] = ()
+    in_service: bool = True
+    domain: str = ""
+    clique: str = ""
+    unhealthy: str = ""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A host that asks, at an instant.
+
+    aim:              what its run has in common with others of its rollout.
+    unreachable:      hosts of the run that cannot be reached.
+    signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
+    patience_is_over: whether it has waited long enough for canaries that do not ask.
+    beat:             after how long its run says once more that it is at work.
+    seconds:          how long that counts; 0 leaves it to whoever looks.
+    """
+
+    host: str
+    run: str
+    controller: str
+    aim: str
+    now: datetime
+    unreachable: FrozenSet[str] = frozenset()
+    signs: Signs = field(default_factory=dict)
+    patience_is_over: bool = False
+    beat: timedelta = BEAT
+    seconds: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a host is told.
+
+    record:   what is to be written, None where nothing is.
+    waiting:  why it may not start, None where it may.
+    is_final: whether to ask again would be of no use.
+    before:   the slots that were there before those that are reserved now, None where there was none.
+    slots:    how the places stood.
+    """
+
+    record: Optional[Record] = None
+    waiting: Optional[Waiting] = None
+    refusals: Tuple[Refusal, ...] = ()
+    is_final: bool = False
+    before: Mapping[str, Optional[Slot]] = field(default_factory=dict)
+    slots: Optional[Slots] = None
+    notes: Tuple[str, ...] = ()
+
+    @property
+    def may_start(self) -> bool:
+        return self.waiting is None and not self.refusals
+
+
+def read_record(text: str, caps: str = "") -> Record:
+    """The record of its texts; none at all is an empty one. Raises GpuOpsError where it cannot be understood."""
+    if not text:
+        return Record(caps=_read_caps(caps))
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise ValueError("schema %s" % data["schema"])
+        return Record({name: _read_pool(pool) for name, pool in data["pools"].items()}, _read_caps(caps))
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise GpuOpsError(
+            "rollout.record_unreadable",
+            found="the record of rollouts in the cluster cannot be read (%s: %s)" % (type(broken).__name__, broken),
+            wanted="a record of schema %s, as this release writes it" % SCHEMA,
+            remedy="use one release of this collection on all controllers; where no rollout is open and no node is "
+                   "held, delete the ConfigMap, and it is made anew",
+        ) from broken
+
+
+def written(record: Record) -> str:
+    """The text of a record, the same for the same record."""
+    return json.dumps({"schema": SCHEMA, "pools": {name: _written_pool(pool) for name, pool in record.pools.items()}},
+                      sort_keys=True, separators=(",", ":"))
+
+
+def asked(
+    record: Record, pool_name: str, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState], is_alive: IsAlive
+) -> Answer:
+    """Whether a host may begin now. Its places, and those of all that begin with it, are reserved then."""
+    if asking.host in rollout.refused:
+        return Answer(refusals=(rollout.refused[asking.host],), is_final=True)
+    unit = rollout.unit_of(asking.host)
+    if unit is None:
+        return Answer()
+    pool = record.pool(pool_name)
+    opened, waits = _opened(pool, asking, rollout, unit, is_alive)
+    if waits is not None:
+        return Answer(waiting=waits)
+    node = rollout.hosts[asking.host].node
+    if goes_on(opened, node, asking.run):
+        return Answer()
+    if is_held(opened, node, asking.run) and not opened.slots[node].confirmed:
+        since = opened.slots[node].since
+        if asking.now - since < CONFIRMING:
+            return Answer(waiting=Waiting(
+                unit, Cause.run, "its places were reserved, and are not confirmed yet", since))
+        opened = _without_unconfirmed(opened, asking, rollout, unit)
+    missing = _missing(opened, asking, rollout, unit)
+    if missing is not None:
+        without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
+        return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
+    if is_held(opened, node, asking.run):
+        if _is_under_way(opened, asking.run, rollout, unit):
+            return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
+        opened = replace(opened, slots=_with(opened.slots, _reserved_by(
+            opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
+    current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
+    decision = decide(current, present, [unit.name])
+    notes = _notes(pool, opened, rollout)
+    # One that is done, or left, has nothing to begin, whatever the others of its unit have
+    if decision.may_start and asking.host in _left(unit, present):
+        return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit, nodes)),
+                      before={current.hosts[name].node: opened.slots.get(current.hosts[name].node)
+                              for name in _left(unit, present)}, slots=decision.slots, notes=notes)
+    lives = _says_that_it_lives(pool, opened, asking.run)
+    if decision.waiting:
+        waiting = decision.waiting[0]
+        is_final = waiting.cause in WITHOUT_END
+        claimed = opened if is_final else _asks(_claimed(opened, waiting, asking), waiting, asking)
+        return Answer(record.but(pool_name, claimed) if claimed != opened or lives else None, waiting,
+                      decision.stopped if waiting.cause is Cause.stopped else (), is_final,
+                      slots=decision.slots, notes=notes)
+    return replace(_of_its_unit(opened, asking, current, unit), record=record.but(pool_name, opened) if lives else None,
+                   slots=decision.slots, notes=notes)
+
+
+def confirmed(
+    answer: Answer, pool_name: str, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState], is_alive: IsAlive
+) -> Answer:
+    """The same question of the Nodes as they are after the places were reserved: what others took out of service
+    meanwhile may have used them up."""
+    written_one = answer.record or Record()
+    pool = written_one.pool(pool_name)
+    without = written_one.but(pool_name, replace(pool, slots=_with(pool.slots, answer.before)))
+    return asked(without, pool_name, asking, rollout, nodes, is_alive)
+
+
+def begun(record: Record, pool_name: str, run: str, node: str, together: Iterable[str]) -> Record:
+    """With the word that those which were reserved together may begin, and that this one does."""
+    pool = record.pool(pool_name)
+    slots = {name: replace(slot, confirmed=True, begun=slot.begun or name == node)
+             for name, slot in pool.slots.items() if name in {node, *together} and slot.run == run}
+    return record.but(pool_name, replace(pool, slots={**pool.slots, **slots}))
+
+
+def is_held(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has the place of a node. One that counted as dead may have lost it."""
+    slot = pool.slots.get(node)
+    return slot is not None and slot.run == run and slot.state == WORKING
+
+
+def goes_on(pool: Pool, node: str, run: str) -> bool:
+    """Whether a run has begun with a node, and still has its place."""
+    return is_held(pool, node, run) and pool.slots[node].begun and pool.slots[node].confirmed
+
+
+def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Optional[Slot]]) -> Record:
+    """Without the slots that a run had reserved, and with those that were there before; nothing was begun. Those of
+    several hosts that another of them has confirmed since stay."""
+    pool = record.pool(pool_name)
+    ours = {node: slot for node, slot in before.items() if node in pool.slots and pool.slots[node].run == run
+            and not (len(before) > 1 and pool.slots[node].confirmed)}
+    return record.but(pool_name, replace(pool, slots=_with(pool.slots, ours)))
+
+
+def ended(
+    record: Record, pool_name: str, node: str, run: str, outcome: str, reason: str, now: datetime,
+    host: Optional[Host] = None
+) -> Record:
+    """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
+    failed before has failed still, and FREED is a person's word that a failure was looked at.
+
+    reason: what failed, or why it was left where it could not be changed. host: whose it is, for one that failed
+    without a slot.
+
+    A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
+    """
+    pool = record.pool(pool_name)
+    slot = pool.slots.get(node)
+    at_work = slot is not None and slot.state == WORKING and slot.run != run
+    if slot is not None and at_work and (outcome != FREED or _takes_part(pool, slot.run)):
+        raise GpuOpsError(
+            "rollout.held_by_another",
+            found="node %s is held by run %s since %s" % (node, slot.run, instant_text(slot.since)),
+            wanted="the end of a change told by the run that began it",
+            remedy="let that run end; where it is no more, close it (module gpu_rollout, `state` closed), and run "
+                   "again",
+        )
+    slots = {name: each for name, each in pool.slots.items() if name != node}
+    opened = pool.rollout
+    if outcome == FAILED:
+        before = slot or (Slot(node, run, now) if host is None else Slot(
+            host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind)))
+        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
+    elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
+        opened = replace(opened, done={**opened.done, node: now},
+                         left={name: left for name, left in opened.left.items() if name != node},
+                         before={name: at for name, at in opened.before.items() if name != node})
+    elif opened is not None and outcome == LEFT:
+        opened = replace(opened, left={**opened.left, node: Left(run, reason)})
+    if outcome == LEFT and slot is not None:
+        slots = _with(slots, {node: slot.earlier_failure})
+    pool = replace(pool, slots=slots, rollout=opened)
+    if outcome == DONE and slot is not None and slot.state == WORKING:
+        proofs = {**pool.proofs, **dict.fromkeys(slot.proofs, Proof(node, now))}
+        newest = sorted(proofs.items(), key=lambda each: each[1].at)[-PROOFS:]
+        pool = replace(pool, proofs=dict(newest), seconds=_remembered(
+            pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
+    return record.but(pool_name, pool)
+
+
+def _takes_part(pool: Pool, run: str) -> bool:
+    return pool.rollout is not None and run in pool.rollout.runs
+
+
+def _is_of(opened: OpenRollout, slot: Optional[Slot], run: str) -> bool:
+    """Whether a change is of the open rollout. A run that counted as dead may end one of an earlier rollout."""
+    if slot is not None and slot.state == WORKING and slot.aim:
+        return slot.aim == opened.aim
+    return run in opened.runs
+
+
+def closed(record: Record, pool_name: str, run: str) -> Record:
+    """Without a run: what it has not begun is free, what it has begun and not ended is the next run's to take over."""
+    pool = record.pool(pool_name)
+    opened, last = pool.rollout, pool.last
+    if opened is not None and run in opened.runs:
+        opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
+        if not opened.runs:
+            opened, last = None, opened
+    return record.but(pool_name, replace(_without(pool, lambda name: name == run), rollout=opened, last=last))
+
+
+def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
+    """Without what runs have reserved and claimed that are over; what they have begun stays."""
+    slots = _with(pool.slots, {node: slot.without_its_run for node, slot in pool.slots.items() if is_over(slot.run)})
+    claims, canaries = ({what: claim for what, claim in claims.items() if not is_over(claim.run)}
+                        for claims in (pool.claims, pool.canaries))
+    return replace(pool, slots=slots, claims=claims, canaries=canaries)
+
+
+def settled(record: Record, pool_name: str, nodes: Iterable[str], is_over: Callable[[str], bool]) -> Record:
+    """With nodes that are back in service, and need nothing: what runs hold of them that are over is free. What has
+    failed there stays so."""
+    pool = record.pool(pool_name)
+    held = {node: pool.slots[node] for node in nodes if node in pool.slots}
+    return record.but(pool_name, replace(pool, slots=_with(pool.slots, {
+        node: slot.earlier_failure for node, slot in held.items() if slot.state == WORKING and is_over(slot.run)})))
+
+
+def standing(
+    record: Record, pool: Pool, pool_name: str, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState],
+    is_alive: IsAlive
+) -> Tuple[Rollout, Present]:
+    """The rollout with hosts, nodes and limits as they are, and how things stand."""
+    hosts = hosts_now(rollout, pool, nodes)
+    policy = rollout.policy
+    if pool.limit:
+        limits = policy_of({"limit": pool.limit, "domain_limit": pool.domain_limit or None})
+        policy = replace(policy, limit=limits.limit, domain_limit=limits.domain_limit)
+    caps = record.caps.get(pool_name, {})
+    cap = policy_of({name: value for name, value in caps.items() if value})
+    current = renewed(rollout, hosts, policy, (cap.limit if caps.get("limit") else None, cap.domain_limit))
+    return current, _present(pool, asking, current, nodes, is_alive)
+
+
+def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> Dict[str, Host]:
+    """The hosts of a rollout, and all other nodes of its pool, by name."""
+    hosts = {}
+    for name, host in rollout.of_run.items():
+        state = nodes.get(host.node)
+        slot = pool.slots.get(host.node)
+        in_service = slot.counts if slot is not None else state.in_service if state else not host.node
+        hosts[name] = replace(host, in_service=in_service) if state is None else replace(
+            host, in_service=in_service, ready=state.ready, cordoned_by=state.cordoned_by, marks=state.marks,
+            domain=state.domain or host.domain)
+    known = {host.node for host in hosts.values()}
+    others = (beside(state, pool.slots.get(state.name)) for state in nodes.values() if state.name not in known)
+    hosts.update((host.name, host) for host in others)
+    return hosts
+
+
+def beside(state: NodeState, slot: Optional[Slot] = None) -> Host:
+    """A node of the pool that is no host of the run."""
+    return Host(node_name(state.name), state.name, domain=state.domain, clique=state.clique, ready=state.ready,
+                cordoned_by=state.cordoned_by, in_service=slot.counts if slot else state.in_service, of_run=False)
+
+
+def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
+    """Without slots of Nodes that are deleted: nobody can give them back.
+
+    nodes: of all slots, too, unless there is none. One that has not been in the cluster yet has none.
+    """
+    seen = {node: replace(slot, joined=True) if node in nodes and not slot.counts else slot
+            for node, slot in pool.slots.items()}
+    return replace(pool, slots={node: slot for node, slot in seen.items()
+                                if node in nodes or not (slot.counts or slot.joined)})
+
+
+def _opened(
+    pool: Pool, asking: Asking, rollout: Rollout, unit: Unit, is_alive: IsAlive
+) -> Tuple[Pool, Optional[Waiting]]:
+    """The pool with a rollout of which this run is one, or whom it waits for."""
+    there = pool.rollout
+    living = {name: run for name, run in there.runs.items()
+              if name == asking.run or is_alive(name)} if there is not None else {}
+    # What a run has reserved goes with it: should it be alive all the same, it asks for it anew
+    pool = _without(pool, lambda name: name not in living)
+    us = living.get(asking.run, Run(asking.controller, asking.now, asking.now, asking.seconds))
+    if not timedelta(0) <= asking.now - us.seen < asking.beat or us.seconds != asking.seconds:
+        us = replace(us, seen=asking.now, seconds=asking.seconds)
+    if there is not None and living and there.aim != asking.aim and set(living) != {asking.run}:
+        name, other = min(living.items(), key=lambda each: (each[1].since, each[0]))
+        return pool, Waiting(unit, Cause.rollout, "run %s of %s has another rollout open in this pool since %s" % (
+            name, other.controller, instant_text(there.since)), other.since)
+    if there is not None and there.aim == asking.aim and living:
+        return replace(pool, rollout=replace(there, runs={**living, asking.run: us})), None
+    policy, earlier = rollout.policy, there or pool.last
+    before = {**earlier.before, **earlier.done} if earlier is not None and earlier.aim == asking.aim else {}
+    return replace(
+        pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
+        claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us}, before=before),
+        last=None), None
+
+
+def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
+    """Whether a run that takes part already has something to write down about itself."""
+    there, us = (pool.rollout.runs.get(run) if pool.rollout is not None else None for pool in (before, now))
+    return there is not None and there != us
+
+
+def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Optional[Slot]]:
+    """{node: what is there without the run} of those that it has only reserved."""
+    return {node: pool.slots[node].without_its_run for node in nodes
+            if is_held(pool, node, run) and not pool.slots[node].begun}
+
+
+def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
+    """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
+    are asked about anew, as what has come about meanwhile counts for them."""
+    nodes = {rollout.hosts[name].node for name in unit.hosts}
+    return any(goes_on(pool, node, run) for node in nodes) or (
+        pool.rollout is not None and not nodes.isdisjoint(pool.rollout.done))
+
+
+def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
+    """Without places of a unit of which nobody knows whether they are too many: who had reserved them is gone. What a
+    dead run had begun there is nobody's."""
+    nodes = [node for name in unit.hosts for node in (rollout.hosts[name].node,)
+             if is_held(pool, node, asking.run) and not pool.slots[node].confirmed]
+    of_nobody: Dict[str, Optional[Slot]] = {node: replace(pool.slots[node], run="", confirmed=True) for node in nodes
+                                            if pool.slots[node].begun}
+    return replace(pool, slots=_with(pool.slots, {**of_nobody, **_reserved_by(pool, asking.run, nodes)}))
+
+
+def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Optional[Refusal]:
+    """Why a host of a unit is not to begin that was not begun with: another one of it could not be changed."""
+    left = pool.rollout.left if pool.rollout is not None else {}
+    is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
+    why = {}
+    for name in unit.hosts:
+        node = rollout.hosts[name].node
+        slot, of_run = pool.slots.get(node), left.get(node, Left())
+        if is_reserved and slot is not None and slot.state == FAILED:
+            why[name] = slot.reason
+        elif name != asking.host and of_run.run == asking.run and of_run.reason:
+            why[name] = of_run.reason
+    return incomplete(unit.name, why) if why else None
+
+
+def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Answer:
+    """Why a unit that is neither to begin nor waits, is under way or over."""
+    node = rollout.hosts[asking.host].node
+    held = [(name, pool.slots[rollout.hosts[name].node]) for name in unit.hosts
+            if rollout.hosts[name].node in pool.slots]
+    slot = pool.slots.get(node)
+    if slot is not None and slot.state == FAILED:
+        return Answer(refusals=(failed_before(rollout.hosts[asking.host], slot.reason),), is_final=True)
+    working = [(name, each) for name, each in held if each.state == WORKING]
+    if working:
+        name, each = working[0]
+        return Answer(waiting=Waiting(unit, Cause.run, "%s is at work by run %s" % (name, each.run), each.since))
+    return Answer(waiting=Waiting(unit, Cause.stopped, "%s of %s failed" % (held[0][0], unit.name), held[0][1].since)
+                  if held else Waiting(unit, Cause.stopped, "%s is over in this rollout" % unit.name, asking.now),
+                  is_final=True)
+
+
+def _left(unit: Unit, present: Present) -> List[str]:
+    return [name for name in unit.hosts if name not in present.done and name not in present.left]
+
+
+def _reserved(
+    pool: Pool, asking: Asking, rollout: Rollout, present: Present, unit: Unit, nodes: Mapping[str, NodeState]
+) -> Pool:
+    proofs = to_prove(rollout, unit, proved(rollout, present))
+    slots = dict(pool.slots)
+    alone = len(_left(unit, present)) == 1
+    for name in _left(unit, present):
+        host = rollout.hosts[name]
+        before = slots.get(host.node)
+        counts = before.counts if before else host.in_service
+        slots[host.node] = Slot(
+            name, asking.run, asking.now, confirmed=alone,
+            begun=alone or (before is not None and before.begun and before.state == WORKING),
+            counts=counts, proofs=proofs, policy=host.policy, kind=str(host.kind),
+            failure=before.earlier_failure if before else None, aim=asking.aim,
+            joined=not counts and host.node in nodes)
+    claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
+    canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
+    return replace(pool, slots=slots, claims=claims, canaries=canaries)
+
+
+def _claimed(pool: Pool, waiting: Waiting, asking: Asking) -> Pool:
+    """With the turn of a unit that needs several places, told once a while."""
+    claim = Claim(waiting.unit.name, asking.run, asking.now)
+    if not waiting.claims or _was_just_told(pool.claims.get(waiting.claims), claim):
+        return pool
+    return replace(pool, claims={**pool.claims, waiting.claims: claim})
+
+
+def _asks(pool: Pool, waiting: Waiting, asking: Asking) -> Pool:
+    """With the word that a canary waits and asks, told once a while: others wait for it then, however long."""
+    unit, claim = waiting.unit, Claim(waiting.unit.name, asking.run, asking.now)
+    if unit.place is not Place.canary or waiting.lasts or _was_just_told(pool.canaries.get(unit.name), claim):
+        return pool
+    others = {name: each for name, each in pool.canaries.items() if _counts(each, asking.now)}
+    return replace(pool, canaries={**others, unit.name: claim})
+
+
+def _was_just_told(there: Optional[Claim], claim: Claim) -> bool:
+    return there is not None and there.unit == claim.unit and claim.asked - there.asked < CLAIM / 4
+
+
+def _counts(claim: Claim, now: datetime) -> bool:
+    return now - claim.asked < CLAIM
+
+
+def _notes(before: Pool, pool: Pool, rollout: Rollout) -> Tuple[str, ...]:
+    wanted = (str(rollout.policy.limit), "" if rollout.policy.domain_limit is None else str(
+        rollout.policy.domain_limit))
+    if before.rollout is None or (pool.limit, pool.domain_limit) == wanted:
+        return ()
+    return ("the limits of the open rollout count, %s in all%s, and not those of this run" % (
+        pool.limit, " and %s of a domain" % pool.domain_limit if pool.domain_limit else ""),)
+
+
+def _present(
+    pool: Pool, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState], is_alive: IsAlive
+) -> Present:
+    names = {host.node: name for name, host in rollout.hosts.items() if host.node}
+    opened = pool.rollout or OpenRollout("", asking.now)
+    # Of a policy of this rollout what failed speaks against it
+    policies = {host.policy for host in rollout.of_run.values() if host.plan}
+    soak, now = rollout.policy.soak, asking.now
+    in_progress: Set[str] = set()
+    half_done: Set[str] = set()
+    canaries: Set[str] = set()
+    failed: Dict[str, str] = {}
+    otherwise: Dict[str, str] = {}
+    proving: Dict[str, str] = {}
+    for node, slot in without_the_gone(pool, nodes).slots.items():
+        name = names.get(node, node_name(node))
+        works = slot.state == WORKING and slot.run in opened.runs and (slot.run == asking.run or is_alive(slot.run))
+        stands = slot if works else slot.without_its_run
+        if stands is None:
+            continue
+        if works:
+            in_progress.add(name)
+            proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
+        elif stands.state == WORKING:
+            half_done.add(name)
+        elif stands.policy in policies:
+            failed[name] = stands.reason
+            canaries.update([name] if stands.proofs else ())
+        else:
+            otherwise[name] = stands.reason
+    half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
+    done = {names[node] for node in opened.done if node in names}
+    of_units = {name for unit in rollout.units for name in unit.hosts}
+    waiting = of_units - done - in_progress - half_done - set(failed)
+    unhealthy = worse_off(asking.signs, done, waiting)
+    # Those of earlier runs that this one is to change anew are no measure of what it does
+    wanted = {host.proof for host in rollout.of_run.values() if host.plan}
+    earlier = (*opened.before, *(told.node for proof, told in pool.proofs.items() if proof in wanted))
+    for node in (*opened.done, *(node for node in earlier if names.get(node) not in of_units)):
+        state = nodes.get(node)
+        if state is not None and not (state.ready and not state.unhealthy):
+            unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
+    passed: Set[str] = set()
+    soaking: Dict[str, datetime] = {}
+    watched: Dict[str, datetime] = {}
+    for proof, told in pool.proofs.items():
+        name, until = names.get(told.node, node_name(told.node)), told.at + soak
+        if until > now:
+            soaking[name] = watched[proof] = until
+            proving.setdefault(proof, "%s, which is changed, and watched until %s" % (name, instant_text(until)))
+        elif name in unhealthy:
+            proving.setdefault(proof, "%s, which is changed and not healthy: %s" % (name, unhealthy[name]))
+        else:
+            passed.add(proof)
+    return Present(
+        now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
+        left=frozenset(names[node] for node, left in opened.left.items()
+                       if node in names and left.run in ("", asking.run)), failed=failed,
+        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy,
+        cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
+        marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
+        not_ready=frozenset(names[state.name] for state in nodes.values() if not state.ready),
+        unreachable=asking.unreachable | {name for name, host in rollout.of_run.items() if not host.reachable},
+        passed=frozenset(passed), proving=proving, soaking=soaking, watched=watched,
+        claims={part: claim.unit for part, claim in pool.claims.items() if _counts(claim, now)},
+        canaries=frozenset(name for name, claim in pool.canaries.items() if _counts(claim, now)),
+        patience_is_over=asking.patience_is_over,
+    )
+
+
+def _with(slots: Mapping[str, Slot], changes: Mapping[str, Optional[Slot]]) -> Dict[str, Slot]:
+    changed = {**slots, **changes}
+    return {node: slot for node, slot in changed.items() if slot is not None}
+
+
+def _remembered(seconds: Mapping[str, Tuple[int, ...]], kind: str, took: int) -> Dict[str, Tuple[int, ...]]:
+    """With what a change took; the kinds that were changed last are remembered."""
+    known = {name: each for name, each in seconds.items() if name != kind}
+    known[kind] = (*seconds.get(kind, ()), max(0, took))[-REMEMBERED:]
+    return dict(list(known.items())[-REMEMBERED:])
+
+
+# Forms
+
+def checked_pool(name: str) -> str:
+    """The name of a pool. Raises GpuOpsError where it cannot be one."""
+    if not _POOL.fullmatch(name):
+        raise GpuOpsError(
+            "rollout.pool_malformed", found="`pool` is %r" % name,
+            wanted="a name of letters, digits, dots, dashes and underscores, 63 at most",
+            remedy="correct `pool`", option="pool")
+    return name
+
+
+def _read_caps(text: str) -> Dict[str, Dict[str, str]]:
+    """What people have written, checked before it counts."""
+    if not text.strip():
+        return {}
+    try:
+        data = json.loads(text)
+        caps = {str(name): {option: str(given) for option, given in each.items()} for name, each in data.items()}
+        if any(set(each) - {"limit", "domain_limit"} for each in caps.values()):
+            raise ValueError("another key than limit and domain_limit")
+        if not all(most.strip() for each in caps.values() for most in each.values()):
+            raise ValueError("an empty limit")
+        for each in caps.values():
+            policy_of(each)
+        return caps
+    except (GpuOpsError, AttributeError, TypeError, ValueError) as broken:
+        raise GpuOpsError(
+            "rollout.caps_unreadable",
+            found="`caps` of the ConfigMap of rollouts cannot be read (%s)" % getattr(broken, "found", broken),
+            wanted='JSON as {"gpus": {"limit": "10%", "domain_limit": "2"}}',
+            remedy="correct it, or take it out",
+        ) from broken
+
+
+def _instant(at: datetime) -> str:
+    return at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read_instant(text: str) -> datetime:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _instant(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return value
+
+
+def _written_pool(pool: Pool) -> Dict[str, Any]:
+    told: Dict[str, Any] = _plain(pool)
+    return told
+
+
+def _read_pool(data: Mapping[str, Any]) -> Pool:
+    return Pool(
+        limit=data["limit"], domain_limit=data["domain_limit"], rollout=_read_rollout(data["rollout"]),
+        slots={node: _read_slot(slot) for node, slot in data["slots"].items()},
+        proofs={proof: Proof(told["node"], _read_instant(told["at"])) for proof, told in data["proofs"].items()},
+        claims=_read_claims(data["claims"]),
+        # One of an earlier release has none
+        canaries=_read_claims(data.get("canaries", {})),
+        seconds={kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
+        last=_read_rollout(data.get("last")),
+    )
+
+
+def _read_rollout(data: Optional[Mapping[str, Any]]) -> Optional[OpenRollout]:
+    if data is None:
+        return None
+    left = data["left"]
+    return OpenRollout(
+        data["aim"], _read_instant(data["since"]),
+        {name: Run(run["controller"], _read_instant(run["since"]), _read_instant(run["seen"]), run.get("seconds", 0))
+         for name, run in data["runs"].items()},
+        _read_instants(data["done"]),
+        # One of an earlier release says only which they are
+        {node: Left(**left[node]) for node in left} if isinstance(left, dict) else {node: Left() for node in left},
+        _read_instants(data.get("before", {})))
+
+
+def _read_instants(data: Mapping[str, str]) -> Dict[str, datetime]:
+    return {node: _read_instant(at) for node, at in data.items()}
+
+
+def _read_claims(data: Mapping[str, Any]) -> Dict[str, Claim]:
+    return {what: Claim(claim["unit"], claim["run"], _read_instant(claim["asked"])) for what, claim in data.items()}
+
+
+def _read_slot(data: Mapping[str, Any]) -> Slot:
+    if data["state"] not in STATES:
+        raise ValueError("a slot of state %s" % data["state"])
+    # One of an earlier release has none
+    failure = data.get("failure")
+    return Slot(**{**data, "since": _read_instant(data["since"]), "proofs": tuple(data["proofs"]),
+                   "failure": None if failure is None else _read_slot(failure)})

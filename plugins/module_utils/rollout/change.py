@@ -1,0 +1,65 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a host's plan does, in short, and without the host's name: hosts that are changed alike have the same. Pure."""
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Iterable, Mapping, Sequence, Union
+
+from ..core.facts import HostFacts
+from ..core.plan import Plan, Requirement, Step, digest
+
+# Daemons that start containers, by their units: one is at work
+RUNTIMES = ("containerd", "crio", "docker")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What hosts have in common that are changed alike. '' is none or unknown.
+
+    digest:      of all that is to be done, '' nothing.
+    policy:      digest of what is asked of those capabilities that have something to do.
+    board:       the GPUs, as '8 x 10de:2330'.
+    system:      distribution and architecture.
+    runtime:     what starts containers.
+    driver_from: its version, before.
+    driver_to:   the same afterwards, and where it stays.
+    clique:      its IMEX domain, where its board is of a rack.
+    """
+
+    digest: str = ""
+    policy: str = ""
+    board: str = ""
+    system: str = ""
+    runtime: str = ""
+    driver_from: str = ""
+    driver_to: str = ""
+    clique: str = ""
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cliques: Iterable[str]) -> Change:
+    """before, after: the facts that the plan was made with, and those that it leaves. cliques: those of its GPUs."""
+    parts: Sequence[Union[Step, Requirement]] = (*plan.steps, *plan.requirements)
+    concerned = {part.capability for part in parts}
+    promise: Mapping[str, Any] = {
+        name: value for name, value in plan.promise().items() if name in ("schema", "steps", "requirements")}
+    boards = Counter("10de:%s" % gpu.device_id for gpu in before.gpus)
+    return Change(
+        digest=digest(promise) if parts else "",
+        policy=digest({name: value for name, value in plan.policies.items() if name in concerned}) if parts else "",
+        board=", ".join("%d x %s" % (number, name) for name, number in sorted(boards.items())),
+        system=" ".join(filter(None, ("-".join(filter(None, (before.os_id, before.os_version))), before.arch))),
+        runtime=runtime,
+        driver_from=before.driver_loaded or before.driver_installed,
+        driver_to=after.driver_boots or after.driver_installed,
+        clique=next(iter(sorted(cliques)), "") if before.imex else "",
+    )
+
+
+def runtime_of(services: Mapping[str, str]) -> str:
+    """services: {unit: systemd's active state}."""
+    return next((name for name in RUNTIMES if services.get(name + ".service") == "active"), "")

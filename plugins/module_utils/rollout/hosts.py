@@ -1,0 +1,107 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From what a host and its Node say, and what the record knows of it, to a host of a rollout. Pure."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
+
+from ..core.plan import Disruption, digest
+from ..core.refusal import Refusal
+from .budget import FAILED, IsAlive, NodeState, Pool, Slot
+from .model import Host, Kind
+from .policy import Policy
+
+# Of a Change what makes a kind
+_OF_KIND = ("board", "system", "runtime", "driver_from", "driver_to")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a controller knows of a host before its rollout.
+
+    node:      name of its Node; '' where it is to be in no cluster.
+    planned:   what gpu_plan has returned of it; None where it could not be asked.
+    groups:    its host groups.
+    domain:    its failure domain, where the inventory says so; '' leaves it to the Node.
+    job_group: hosts that work on one job, where that is known.
+    jobs:      names of those that have pods with GPUs on it.
+    """
+
+    name: str
+    node: str = ""
+    planned: Optional[Mapping[str, Any]] = None
+    groups: Tuple[str, ...] = ()
+    domain: str = ""
+    job_group: str = ""
+    jobs: FrozenSet[str] = field(default_factory=frozenset)
+
+
+def host_of(
+    known: Known, state: Optional[NodeState], pool: Pool, policy: Policy, is_alive: IsAlive
+) -> Host:
+    """state: of its Node, None where there is none in the cluster."""
+    told = known.planned
+    slot = pool.slots.get(known.node)
+    change = (told or {}).get("change") or {}
+    unfinished = (told or {}).get("unfinished") or ()
+    kind = Kind(**{name: str(change.get(name) or "") for name in _OF_KIND})
+    refusals = (told or {}).get("refusals") or ()
+    asked = str(change.get("policy") or "")
+    expected = pool.expected(str(kind))
+    return Host(
+        name=known.name,
+        node=known.node,
+        # What a run has begun and none has closed is something to do
+        plan=str(change.get("digest") or "") or (digest(list(unfinished)) if unfinished else ""),
+        policy=asked,
+        disruption=Disruption[str((told or {}).get("disruption") or "none")],
+        kind=kind,
+        domain=(state.domain if state is not None else "") or known.domain,
+        clique=str(change.get("clique") or ""),
+        job_group=known.job_group,
+        groups=known.groups,
+        reachable=told is not None,
+        ready=state is None or state.ready,
+        cordoned_by="" if state is None else state.cordoned_by,
+        marks=() if state is None else state.marks,
+        half_done=_is_half_done(slot, state, pool, is_alive),
+        failed=_failed(slot, asked, told is not None and not refusals),
+        refusal=Refusal.from_dict(refusals[0]) if refusals else None,
+        in_service=slot.counts if slot is not None else state.in_service if state is not None else not known.node,
+        seconds=expected if expected is not None else int(policy.expected_duration.total_seconds()),
+        jobs=known.jobs,
+    )
+
+
+def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
+    """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
+    that is refused says why itself."""
+    stood = None if slot is None else slot.without_its_run
+    if stood is None or stood.state != FAILED or not (stood.policy == policy or (is_planned and not policy)):
+        return ""
+    return stood.reason or "no reason was told"
+
+
+def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:
+    if slot is None:
+        return state is not None and state.ours
+    works = pool.rollout is not None and slot.run in pool.rollout.runs and is_alive(slot.run)
+    return slot.state != FAILED and slot.begun and not works
+
+
+def job_groups(nodes_of: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+    """{node: the job group that it is of}, of {job: its nodes}: jobs that share a node restart together."""
+    group_of: dict[str, str] = {}
+    members: dict[str, set[str]] = {}
+    for job in sorted(nodes_of):
+        nodes = set(nodes_of[job])
+        if len(nodes) < 2:
+            continue
+        name = job
+        for joined in sorted({group_of[node] for node in nodes if node in group_of}):
+            nodes |= members.pop(joined)
+            name = min(name, joined)
+        members[name] = nodes
+        group_of.update(dict.fromkeys(nodes, name))
+    return group_of

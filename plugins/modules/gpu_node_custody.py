@@ -1,0 +1,352 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_node_custody
+short_description: Take a node out of service and give it back, as one act that unwinds
+version_added: 0.1.0
+description:
+  - V(taken) waits until no other manager and no other run is at work on the node, has a Lease of it, cordons it, has
+    its GPU pods leave and takes the cluster components off it. What fails on the way puts back what was done.
+  - V(returned) gives it its labels again, takes the start-up taint and our cordon away and lets the Lease go. A node
+    that others have cordoned, or that has the annotation C(gpuops.nvidia.com/hold), stays cordoned.
+  - Runs that meet on a node do not disturb each other. One has it, and the other names it. What a run leaves behind
+    that has died is taken over and completed by the next one, as C(docs/custody.md) tells.
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
+author:
+  - gpuops.nvidia contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.kubernetes_auth.changes
+  - gpuops.nvidia.drain
+options:
+  name:
+    description: Name of the node. This or O(hosts) is needed.
+    type: str
+  hosts:
+    description:
+      - Hosts of the play whose Nodes it is about, all of them by one task, which wants C(run_once). RV(of_hosts) says
+        what became of each, and a host that failed does not fail the task.
+      - The Node, its cluster, O(labels), O(choices), O(purge_labels), O(keep_labels), O(take_over) and O(startup_taint)
+        are, where the task does not say them, what each host's variables C(node_maintenance_*) and C(gpu_cluster_*)
+        say, or the defaults of the role C(gpuops.nvidia.node_maintenance). Hosts that have no cluster are left out.
+    type: list
+    elements: str
+  state:
+    description:
+      - V(taken) takes the node out of service. Taken by this run already, it stays so, and its Lease is renewed.
+      - V(renewed) renews the Lease, and fails where the run has lost the node or somebody has uncordoned it. For before
+        each task that may take long or disturbs the host.
+      - V(returned) puts it into service again or, with O(failures), keeps it out of it.
+    type: str
+    required: true
+    choices:
+      - taken
+      - renewed
+      - returned
+  uid:
+    description:
+      - UID of the Node that is meant, as RV(node) has it when it was taken. Another one that has come under its name is
+        refused. Left out, it is the one that has the name.
+    type: str
+    default: ""
+  reason:
+    description:
+      - Why the node is taken, for people who find it cordoned. In annotation C(gpuops.nvidia.com/cordon-reason).
+    type: str
+    default: ""
+  failures:
+    description:
+      - Checks that have failed, in words. With any, V(returned) leaves the node cordoned with them as the reason,
+        without O(labels) and with O(startup_taint). The run lets it go all the same.
+    type: list
+    elements: str
+    default: []
+  offers:
+    description:
+      - What the node is to offer before V(returned) opens it, such as 8 of C(nvidia.com/gpu). RV(offers) of V(taken) is
+        what it offered before.
+      - It is waited for O(offer_timeout) seconds once the labels are there. The task fails then, and the node stays
+        cordoned.
+    type: dict
+    default: {}
+  offer_timeout:
+    description: Seconds in which the node is to offer O(offers).
+    type: int
+    default: 300
+  was_taken:
+    description:
+      - Whether this run has taken the node, and V(returned) is to give it back. It fails then, and changes nothing,
+        where the run has it no more, as one finds that stood still for longer than O(lease_seconds). Where it fails
+        for another reason without O(failures), the run has the node still, to say them.
+      - Without it, whoever has the node is waited for, and a node that nobody has is given back.
+    type: bool
+    default: false
+  run:
+    description:
+      - What this run is called. Two tasks are of one run if it is the same, and no other run may have it.
+      - Left out, the run names itself, with the number of its job on AWX.
+    type: str
+    default: ""
+  namespace:
+    description: Where the Leases are, the namespace of the components. It is made where it is not there.
+    type: str
+    default: gpuops
+  lease_seconds:
+    description:
+      - How long the Lease counts after it was renewed, which each of these tasks does. Nobody renews it while other
+        tasks run, so it is to be longer than the longest of them.
+      - A node of a run that has died is free after so many seconds in which another run has watched it.
+    type: int
+    default: 600
+  wait_timeout:
+    description:
+      - Seconds to wait until no other run has the node, or has shown for the whole length of its Lease that it lives,
+        and until no other manager is at work on it. In check mode nothing is waited for.
+    type: int
+    default: 900
+  labels:
+    description:
+      - Labels that admit the components. V(taken) takes away those that we have set, V(returned) sets them.
+    type: dict
+    default: {}
+  choices:
+    description: As O(labels), but that one without a value is not set.
+    type: dict
+    default: {}
+  unset_labels:
+    description: Keys of further labels that V(taken) takes away if we set them.
+    type: list
+    elements: str
+    default: []
+  purge_labels:
+    description:
+      - Whether V(taken) takes away every label that we set, and V(returned) those that O(labels) does not name.
+    type: bool
+    default: false
+  keep_labels:
+    description: Keys of labels of ours that O(purge_labels) leaves.
+    type: list
+    elements: str
+    default: []
+  take_over:
+    description: Whether labels of O(labels) that somebody else has set get our value and are ours from then on.
+    type: bool
+    default: false
+  startup_taint:
+    description:
+      - Key of the taint that nodes join with. V(returned) takes it away, or sets it where there are O(failures).
+    type: str
+    default: ""
+  drain:
+    description:
+      - Whether V(taken) has pods leave. How, the options say that M(gpuops.nvidia.gpu_pod_eviction) has too. O(timeout)
+        is as well what the components get to leave the node.
+    type: bool
+    default: true
+seealso:
+  - module: gpuops.nvidia.gpu_node
+  - module: gpuops.nvidia.gpu_pod_eviction
+"""
+
+EXAMPLES = r"""
+- name: Take the node out of service
+  gpuops.nvidia.gpu_node_custody:
+    name: "{{ inventory_hostname }}"
+    state: taken
+    reason: driver upgrade
+    labels:
+      nvidia.com/gpu.deploy.device-plugin: "true"
+  register: taken
+
+- name: Have it for an hour, as this host boots slowly
+  gpuops.nvidia.gpu_node_custody:
+    name: "{{ inventory_hostname }}"
+    state: renewed
+    lease_seconds: 3600
+
+- name: Give it back, or keep it out of service where a check has failed
+  gpuops.nvidia.gpu_node_custody:
+    name: "{{ inventory_hostname }}"
+    state: returned
+    was_taken: true
+    uid: "{{ taken.node.uid }}"
+    failures: "{{ failed_checks }}"
+    offers: "{{ taken.offers }}"
+    labels:
+      nvidia.com/gpu.deploy.device-plugin: "true"
+
+- name: Give all nodes back that earlier runs have left cordoned
+  gpuops.nvidia.gpu_node_custody:
+    hosts: "{{ ansible_play_hosts }}"
+    state: returned
+  run_once: true
+"""
+
+RETURN = r"""
+of_hosts:
+  description:
+    - What became of the Node of each host of O(hosts), by the host's name in the inventory. Each has C(failed) and
+      C(changed), with what a single node has here, or C(msg) and what else a failure has.
+  returned: with O(hosts)
+  type: dict
+  sample: {"gpu-1": {"failed": false, "changed": true, "custody": "returned"}}
+custody:
+  description:
+    - What became of the node. C(taken), C(renewed) or C(returned) as asked for; C(kept) where it stays out of service
+      with O(failures); C(uncordoned) where it has failures and somebody has uncordoned it, which we leave so.
+  returned: success, with O(name)
+  type: str
+  sample: taken
+run:
+  description: This run as others see it, C(NAME@CONTROLLER).
+  returned: success, with O(name)
+  type: str
+  sample: 3fa9c2d1a0@controller-1
+lease:
+  description: Name of the Lease of the node, in O(namespace).
+  returned: success, with O(name), but in check mode of V(renewed)
+  type: str
+  sample: custody-gpu-1
+node:
+  description: Cordon, labels, our annotations and taints of the node after the change, with its name.
+  returned: success, with O(name), but in check mode of V(renewed)
+  type: dict
+  contains:
+    name:
+      description: As O(name).
+      type: str
+      returned: success
+    uid:
+      description: Of the Node object, for O(uid) of the tasks that follow.
+      type: str
+      returned: success
+    unschedulable:
+      description: Whether the node is cordoned.
+      type: bool
+      returned: success
+    labels:
+      description: All labels.
+      type: dict
+      returned: success
+    annotations:
+      description: Our annotations.
+      type: dict
+      returned: success
+    taints:
+      description: All taints, with C(key), C(effect) and, where it has one, C(value).
+      type: list
+      elements: dict
+      returned: success
+cordoned_by_others:
+  description: The programs beside this collection's runs that have cordoned the node. It stays cordoned for them.
+  returned: success, with O(name), but in check mode of V(renewed)
+  type: list
+  elements: str
+  sample: ["kubectl-cordon"]
+held:
+  description: Whether the annotation C(gpuops.nvidia.com/hold) keeps it cordoned.
+  returned: success, with O(name), but in check mode of V(renewed)
+  type: bool
+notes:
+  description: What was left alone because others set it, and pods of the components that were left behind.
+  returned: success, with O(name)
+  type: list
+  elements: str
+evicted:
+  description: The pods that were evicted, or would be, as M(gpuops.nvidia.gpu_pods) describes them.
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+stayed:
+  description: The pods that are never evicted, each with its C(reason).
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+waiting:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:waiting).
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+blocked:
+  description: In check mode, the pods that could not go now. They are waited for; what would never go is refused.
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+budgets:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:budgets).
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+left:
+  description: As RV(gpuops.nvidia.gpu_pod_eviction#module:left).
+  returned: success of V(taken), with O(drain)
+  type: list
+  elements: dict
+offers:
+  description:
+    - The GPUs that the node offered when it was taken, by resource; where a run had taken it before that has died,
+      when that run took it.
+  returned: success of V(taken)
+  type: dict
+  sample: {"nvidia.com/gpu": 8}
+put_back:
+  description: What was undone when V(taken) failed on its way, in words, the last first.
+  returned: failure of V(taken)
+  type: list
+  elements: str
+  sample: ["cordon of node gpu-1 withdrawn", "Lease of node gpu-1 released"]
+remains:
+  description: What could not be undone, with the reason. The next run completes it.
+  returned: failure of V(taken)
+  type: list
+  elements: str
+holder:
+  description: The run that has the node, where it is not this one; empty where nobody has it.
+  returned: failure, where another run has the node or this one has lost it
+  type: str
+pods:
+  description: The pods that are in the way, as M(gpuops.nvidia.gpu_pods) describes them.
+  returned: failure, where pods would be lost or did not go in time
+  type: list
+  elements: dict
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+"""

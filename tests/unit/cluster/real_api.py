@@ -1,0 +1,150 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A real API server with its etcd, on free ports of the loopback address, and nothing else of a cluster.
+
+What depends on how the server itself answers writers side by side is tested against it: no double is a judge of that.
+"""
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from gpulab.parts.registry import workshop
+from gpulab.pki import Authority
+from gpulab.processes import Daemon, wait_for
+
+READY_SECONDS = 90.0
+
+
+class RealApi:
+    """Running from start() to stop(). kubeconfig: of one who may do everything."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        self._authority = Authority(directory / "pki")
+        self._etcd, self._server = (Daemon(name, directory) for name in ("etcd", "kube-apiserver"))
+
+    def start(self) -> None:
+        program = workshop().build("kubernetes") / "bin" / "kubernetes"
+        pki = self._authority
+        pki.create()
+        pki.signing_key("service-accounts")
+        served = pki.issue("server", "kube-apiserver", alternatives=("DNS:localhost", "IP:127.0.0.1"))
+        client, peer, secure = free_ports(3)
+        url = "https://127.0.0.1:%d" % secure
+        pki.kubeconfig(self.kubeconfig, url, pki.issue("admin", "admin", "system:masters"), "admin")
+        etcd, peers = ("http://127.0.0.1:%d" % port for port in (client, peer))
+        self._etcd.start([
+            "etcd", "--name=test", "--data-dir=%s" % (self.directory / "etcd-data"), "--listen-client-urls=" + etcd,
+            "--advertise-client-urls=" + etcd, "--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
+            "--initial-cluster=test=" + peers, "--unsafe-no-fsync"])
+        self._server.start([
+            program, "kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=127.0.0.1",
+            "--secure-port=%d" % secure, "--service-cluster-ip-range=10.96.0.0/16",
+            "--tls-cert-file=%s" % served.certificate, "--tls-private-key-file=%s" % served.key,
+            "--client-ca-file=%s" % pki.certificate, "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-key-file=%s" % (pki.directory / "service-accounts.key"),
+            "--service-account-signing-key-file=%s" % (pki.directory / "service-accounts.key")])
+        context = ssl.create_default_context(cafile=str(pki.certificate))
+
+        def ready() -> bool:
+            assert self._server.pid is not None, self._server.log_tail()
+            try:
+                with urllib.request.urlopen(url + "/readyz", timeout=2, context=context) as answer:
+                    return bool(answer.status == 200)
+            except (OSError, urllib.error.URLError):
+                return False
+
+        wait_for("API server at %s" % url, ready, READY_SECONDS, str(self._server.log_file))
+
+    def stop(self) -> None:
+        for daemon in (self._server, self._etcd):
+            daemon.stop(seconds=0.2)
+
+    def client(self) -> Client:
+        return Client(Connection(kubeconfig=str(self.kubeconfig)))
+
+    def user(self, name: str, *rules: Dict[str, Any]) -> Path:
+        """A kubeconfig of a user with these rules of RBAC."""
+        path = self.directory / ("%s.kubeconfig" % name)
+        url = str(json.loads(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+        self._authority.kubeconfig(path, url, self._authority.issue("user-" + name, name), name)
+        rbac, client = "/apis/rbac.authorization.k8s.io/v1", self.client()
+        client.create(rbac + "/clusterroles", {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+            "rules": list(rules)})
+        client.create(rbac + "/clusterrolebindings", {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]})
+        return path
+
+    def versions(self, path: str, seconds: int, begun: threading.Event) -> Iterator[Dict[str, Any]]:
+        """Every version of one object from now on, as the server's watch tells them. begun: set when it listens."""
+        client = self.client()
+        place, _separator, name = path.rpartition("/")
+        query = {"watch": "1", "fieldSelector": "metadata.name=" + name, "timeoutSeconds": str(seconds),
+                 "resourceVersion": client.get(place)["metadata"]["resourceVersion"]}
+        answer = client._api.rest_client.pool_manager.request(
+            "GET", client.url + place, fields=query, preload_content=False)
+        begun.set()
+        text = b""
+        for part in answer.stream(65536):
+            text += part
+            *lines, text = text.split(b"\n")
+            for line in lines:
+                yield json.loads(line)["object"]
+
+
+def node(name: str, **labels: str) -> Dict[str, Any]:
+    """A Ready Node with GPUs."""
+    return {"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true", **labels}},
+            "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                                       "lastHeartbeatTime": "2026-07-01T12:00:00Z",
+                                       "lastTransitionTime": "2026-07-01T12:00:00Z"}]}}
+
+
+@contextmanager
+def watched(server: RealApi, path: str, seconds: int = 300) -> Iterator[List[Dict[str, Any]]]:
+    """All versions that an object has in the meantime."""
+    seen: List[Dict[str, Any]] = []
+    over, begun = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        for item in server.versions(path, seconds, begun):
+            seen.append(item)
+            if over.is_set():
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    yield seen
+    over.set()
+    server.client().patch(path, {"metadata": {"annotations": {"over": "true"}}})
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def free_ports(number: int) -> List[int]:
+    held = [socket.socket() for _ in range(number)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+

@@ -1,0 +1,427 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One budget in a real API server: writers side by side never exceed it, lose no slot, and all get through."""
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import pytest
+from real_api import RealApi, node, watched
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import (
+    NAME,
+    OTHERS,
+    PATIENCE_SECONDS,
+    Budget,
+    NodeReading,
+    node_state,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, digest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DONE,
+    FAILED,
+    WORKING,
+    Answer,
+    Asking,
+    NodeState,
+    Record,
+    closed,
+    ended,
+    read_record,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Cause, Host, Kind, Rollout
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import policy_of
+
+POOL = "gpus"
+NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
+NODES = "/api/v1/nodes"
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    server = RealApi(tmp_path_factory.mktemp("api"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def namespace(real: RealApi, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A place of its own for the record, and no Nodes but those of the test."""
+    name = "t-%s" % digest(request.node.name)
+    real.client().create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    client = real.client()
+    for each in client.items(NODES):
+        client.delete("%s/%s" % (NODES, each["metadata"]["name"]))
+
+
+def path_of(namespace: str) -> str:
+    return "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+
+
+def hosts(number: int, **more: Any) -> List[Host]:
+    return [Host(**dict({"name": "h%d" % each, "node": "n%d" % each, "plan": "p", "policy": "q", "kind": Kind("b"),
+                         "disruption": Disruption.driver_reload, "seconds": 60}, **more)) for each in range(number)]
+
+
+def rollout_of(fleet: Sequence[Host], **options: Any) -> Rollout:
+    return plan(fleet, policy_of({"canaries": "none", "max_failures": 99, **options}), NOW)
+
+
+def add_nodes(real: RealApi, names: Sequence[str]) -> None:
+    client = real.client()
+    for name in names:
+        client.create(NODES, node(name))
+
+
+def budget_of(client: Client, namespace: str, dead: Sequence[str] = (), **more: Any) -> Budget:
+    return Budget(client, namespace, POOL, NodeReading(), lambda run: run not in dead, **more)
+
+
+def asking(host: str, run: str = "a", now: Optional[datetime] = None, patience: bool = False) -> Asking:
+    return Asking(host, run, "controller", "x", now or datetime.now(timezone.utc), patience_is_over=patience)
+
+
+def finish(budget: Budget, name: str, run: str, outcome: str = DONE) -> None:
+    budget.change(lambda record: ended(record, POOL, name, run, outcome, "Xid", datetime.now(timezone.utc)))
+
+
+def work(kubeconfig: str, namespace: str, run: str, fleet: Sequence[Host], own: Sequence[str], limit: int,
+         failing: Sequence[str] = (), pause: float = 0.0) -> None:
+    """A run of one controller, which brings its hosts to their end one after another."""
+    budget = budget_of(Client(Connection(kubeconfig=kubeconfig)), namespace)
+    rollout = rollout_of([each for each in fleet if each.name in own], limit=limit)
+    for name in own:
+        answer = budget.wait(partial(asking, name, run), rollout, 120, 0.2)
+        assert answer.may_start, answer
+        time.sleep(pause)
+        finish(budget, rollout.hosts[name].node, run, FAILED if name in failing else DONE)
+    budget.change(lambda record: closed(record, POOL, run))
+
+
+def records(versions: Sequence[Dict[str, Any]]) -> List[Record]:
+    return [read_record((item.get("data") or {}).get("record", "")) for item in versions]
+
+
+def processes(tasks: Sequence[Tuple[Any, ...]]) -> List[Any]:
+    started = [FORK.Process(target=work, args=task) for task in tasks]
+    for each in started:
+        each.start()
+    return started
+
+
+def test_writers_side_by_side_never_exceed_it_and_all_get_through(real: RealApi, namespace: str) -> None:
+    fleet, writers, limit = hosts(40), 10, 3
+    add_nodes(real, [each.node for each in fleet])
+    with watched(real, path_of(namespace)) as versions:
+        at_work = processes([(str(real.kubeconfig), namespace, "run-%d" % number, fleet,
+                              [each.name for each in fleet[number::writers]], limit) for number in range(writers)])
+        for each in at_work:
+            each.join(200)
+        assert [each.exitcode for each in at_work] == [0] * writers
+    held = [{name for name, slot in record.pool(POOL).slots.items() if slot.state == WORKING}
+            for record in records(versions)]
+    assert max(map(len, held)) == limit
+    # Each node was held once, from its start to its end, whoever wrote in between
+    begun = [name for before, after in zip([set(), *held], held) for name in after - before]
+    assert sorted(begun) == sorted(each.node for each in fleet)
+    last = budget_of(real.client(), namespace).read().pool(POOL)
+    assert last.slots == {} and last.rollout is None
+
+
+def test_failed_nodes_and_a_killed_run_keep_their_places_until_another_takes_over(
+    real: RealApi, namespace: str
+) -> None:
+    fleet, writers, limit = hosts(24), 8, 4
+    add_nodes(real, [each.node for each in fleet])
+    failing = ["h8", "h17"]
+    shares = [[each.name for each in fleet[number::writers]] for number in range(writers)]
+    with watched(real, path_of(namespace)) as versions:
+        victim = FORK.Process(target=work, args=(str(real.kubeconfig), namespace, "victim", fleet, shares[7], limit, (),
+                                                 3600.0))
+        victim.start()
+        budget = budget_of(real.client(), namespace)
+        deadline = time.monotonic() + 60
+        while "n7" not in budget.read().pool(POOL).slots:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(victim.pid or 0, signal.SIGKILL)
+        victim.join()
+        at_work = processes([(str(real.kubeconfig), namespace, "run-%d" % number, fleet, shares[number], limit,
+                              failing) for number in range(writers - 1)])
+        for each in at_work:
+            each.join(200)
+        assert [each.exitcode for each in at_work] == [0] * (writers - 1)
+        left = budget.read().pool(POOL)
+        assert {name: slot.state for name, slot in left.slots.items()} == {
+            "n7": WORKING, "n8": FAILED, "n17": FAILED}
+        next_run = budget_of(real.client(), namespace, dead=["victim"])
+        rollout = rollout_of([each for each in fleet if each.name in shares[7]], limit=limit)
+        for name in shares[7]:
+            assert next_run.ask(asking(name, "next"), rollout).may_start
+            finish(next_run, rollout.hosts[name].node, "next")
+    assert max(len(record.pool(POOL).slots) for record in records(versions)) == limit
+    assert set(budget.read().pool(POOL).slots) == {"n8", "n17"}
+
+
+class Meanwhile(Client):
+    """A client of which something else happens after its first write."""
+
+    def __init__(self, kubeconfig: Path, what: Callable[[], None], lose: bool = False) -> None:
+        super().__init__(Connection(kubeconfig=str(kubeconfig)))
+        self._what: List[Callable[[], None]] = [what]
+        self._lose = lose
+
+    def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        answer = super().patch(path, body, dry_run)
+        if self._what and "data" in body:
+            self._what.pop()()
+            if self._lose:
+                # As the library repeats it where the answer was lost
+                return super().patch(path, body, dry_run)
+        return answer
+
+
+def cordon(real: RealApi, name: str) -> None:
+    real.client().patch("%s/%s" % (NODES, name), {"spec": {"unschedulable": True}})
+
+
+def test_what_an_administrator_takes_while_a_place_is_reserved_is_seen_and_it_is_given_back(
+    real: RealApi, namespace: str
+) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(3), limit=2)
+    budget_of(real.client(), namespace).ask(asking("h0"), rollout)
+    client = Meanwhile(real.kubeconfig, lambda: cordon(real, "n2"))
+    answer = budget_of(client, namespace).ask(asking("h1"), rollout)
+    assert not answer.may_start and answer.waiting is not None and answer.waiting.cause is Cause.slots
+    assert answer.waiting.why.endswith("0 of 2 free; 1 in progress (h0); 1 cordoned by others (h2)")
+    assert set(budget_of(real.client(), namespace).read().pool(POOL).slots) == {"n0"}
+
+
+def test_a_clique_begins_once_all_its_places_are_confirmed(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(2, clique="x"), limit=2)
+    between: List[Answer] = []
+    client = Meanwhile(real.kubeconfig, lambda: between.append(
+        budget_of(real.client(), namespace).ask(asking("h1"), rollout)))
+    assert budget_of(client, namespace).ask(asking("h0"), rollout).may_start
+    (answer,) = between
+    assert answer.waiting is not None and answer.waiting.cause is Cause.run
+    budget = budget_of(real.client(), namespace)
+    slots = budget.read().pool(POOL).slots
+    assert {name: (slot.confirmed, slot.begun) for name, slot in slots.items()} == {
+        "n0": (True, True), "n1": (True, False)}
+    assert budget.ask(asking("h1"), rollout).may_start
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_write_whose_answer_was_lost_is_known_again_and_confirmed(
+    real: RealApi, namespace: str, others: bool
+) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(3), limit=2)
+
+    def meanwhile() -> None:
+        if others:
+            budget_of(real.client(), namespace).ask(asking("h2", "b"), rollout)
+
+    client = Meanwhile(real.kubeconfig, meanwhile, lose=True)
+    budget_of(real.client(), namespace).change(lambda record: closed(record, "none", "x"))
+    answer = budget_of(client, namespace).ask(asking("h1"), rollout)
+    assert answer.may_start and set(answer.before) == {"n1"}
+    assert set(budget_of(real.client(), namespace).read().pool(POOL).slots) == ({"n1", "n2"} if others else {"n1"})
+
+
+def test_the_namespace_is_made_as_the_components_have_it(real: RealApi, namespace: str) -> None:
+    place = namespace + "-new"
+    add_nodes(real, ["n0"])
+    assert budget_of(real.client(), place).read() == Record()
+    assert budget_of(real.client(), place).ask(asking("h0"), rollout_of(hosts(1))).may_start
+    made = real.client().get("/api/v1/namespaces/" + place)
+    assert made["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert set(json.loads(real.client().get(path_of(place))["data"]["record"])["pools"]) == {POOL}
+
+
+def test_the_least_rights_are_enough_where_the_namespace_is_there(real: RealApi, namespace: str) -> None:
+    """And the rules are those of the table, by which the playbooks ask before they begin."""
+    from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import ACTS
+
+    add_nodes(real, ["n0"])
+    rules = [{"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs),
+              **({"resourceNames": list(rule.names)} if rule.names else {})} for rule in ACTS["rollout"]]
+    user = Client(Connection(kubeconfig=str(real.user("changes-" + namespace, *rules))))
+    assert budget_of(user, namespace).ask(asking("h0"), rollout_of(hosts(1))).may_start
+    with pytest.raises(GpuOpsError, match="cluster.rollout_without_namespace"):
+        budget_of(user, namespace + "-not-there").ask(asking("h0"), rollout_of(hosts(1)))
+
+
+def test_a_record_is_never_larger_than_an_object_may_be(real: RealApi, namespace: str) -> None:
+    budget = budget_of(real.client(), namespace)
+    budget.ask(asking("h0"), rollout_of(hosts(1)))
+    with pytest.raises(GpuOpsError, match="cluster.rollout_record_full"):
+        budget.change(lambda record: ended(record, POOL, "n0", "a", FAILED, "x" * 1000 * 1000, NOW))
+
+
+class Clock:
+    """Time that passes by sleeping."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.passed)
+
+    def clock(self) -> float:
+        return self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+def waiting(real: RealApi, namespace: str, run: str = "a") -> Tuple[Budget, Clock]:
+    clock = Clock()
+    return budget_of(real.client(), namespace, now=clock.now, clock=clock.clock, sleep=clock.sleep), clock
+
+
+def test_a_wait_has_a_limit_and_says_for_whom_and_since_when(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), limit=1)
+    budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
+    budget, clock = waiting(real, namespace)
+    told: List[Answer] = []
+    answer = budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 60, 10, told.append)
+    assert not answer.may_start and 60 <= clock.passed < 75 and len(told) == 1
+    assert answer.waiting is not None and answer.waiting.since == NOW
+    assert answer.waiting.why == "needs 1, and in all there are 0 of 1 free; 1 in progress (h0)"
+
+
+def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), limit=1)
+    other = budget_of(real.client(), namespace)
+    other.ask(asking("h0", now=NOW), rollout)
+    budget, clock = waiting(real, namespace)
+    asked = []
+
+    def at(now: datetime, over: bool) -> Asking:
+        asked.append(now)
+        if len(asked) == 3:
+            finish(other, "n0", "a")
+        return asking("h1", "a", now, over)
+
+    assert budget.wait(at, rollout, 60, 10).may_start and len(asked) == 3
+
+
+def test_a_window_that_opens_later_is_not_waited_for(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0"])
+    windows = [{"days": "wed", "start": "12:01", "duration": "1h", "zone": "UTC"}]
+    budget, clock = waiting(real, namespace)
+    rollout = rollout_of(hosts(1), windows=windows)
+    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 30, 10)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.window and clock.passed == 0
+    assert budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 90, 10).may_start
+
+
+@pytest.mark.parametrize("soak, waits", [("1h", False), ("5m", True)])
+def test_a_canary_that_is_watched_for_longer_is_not_waited_for(
+    real: RealApi, namespace: str, soak: str, waits: bool
+) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), canaries="every_kind", soak=soak)
+    canary, other = (unit.hosts[0] for unit in rollout.units)
+    budget, clock = waiting(real, namespace)
+    assert budget.ask(asking(canary, now=NOW), rollout).may_start
+    budget.change(lambda record: ended(record, POOL, rollout.hosts[canary].node, "a", DONE, "", NOW))
+    answer = budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3000, 10)
+    assert answer.may_start == waits and (300 <= clock.passed < 320 if waits else clock.passed < 1)
+    assert waits or (answer.waiting is not None and answer.waiting.until == NOW + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("kept", ["cordoned", "failed"])
+def test_places_that_a_person_has_to_free_are_not_waited_for(real: RealApi, namespace: str, kept: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    budget, clock = waiting(real, namespace)
+    if kept == "failed":
+        budget.change(lambda record: ended(record, POOL, "n1", "z", FAILED, "Xid", NOW))
+    else:
+        cordon(real, "n1")
+    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(1)), 3600, 10)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed < 1
+
+
+def test_a_canary_that_does_not_begin_is_waited_for_with_patience(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), canaries="every_kind", limit=2)
+    other = rollout.units[1].hosts[0]
+    budget, clock = waiting(real, namespace)
+    assert budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3600, 10).may_start
+    assert PATIENCE_SECONDS < clock.passed < PATIENCE_SECONDS + 20
+
+
+def test_jobs_are_counted_by_what_restarts(real: RealApi, namespace: str) -> None:
+    def pod(name: str, on: str, gpus: int = 1, owner: str = "ReplicaSet", **labels: str) -> None:
+        path = "/api/v1/namespaces/%s/pods" % namespace
+        real.client().create(path, {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels, "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": owner, "name": "web", "uid": "u", "controller": True}]},
+            "spec": {"nodeName": on, "containers": [{"name": "c", "image": "i", "resources": {
+                "limits": {"nvidia.com/gpu": gpus} if gpus else {}}}]}})
+
+    add_nodes(real, ["n0", "n1", "n2"])
+    for number in range(3):
+        pod("t-%d" % number, "n%d" % (number % 2), **{"training.kubeflow.org/job-name": "train"})
+    pod("web-1", "n2")
+    pod("web-2", "n2")
+    pod("agent", "n2", owner="DaemonSet")
+    pod("none", "n1", gpus=0)
+    budget = budget_of(real.client(), namespace)
+    jobs = {"n0": [namespace + "/train"], "n1": [namespace + "/train"], "n2": [namespace + "/ReplicaSet/web"]}
+    assert budget.jobs([]) == (jobs, {})
+    assert budget.jobs(["training.kubeflow.org/job-name"]) == (
+        jobs, {"n0": namespace + "/train", "n1": namespace + "/train"})
+
+
+TAINT = "gpuops.nvidia.com/not-ready"
+
+
+@pytest.mark.parametrize("change, state", [
+    ({}, NodeState("n", domain="z1")),
+    ({"status": {"conditions": []}}, NodeState("n", ready=False, domain="z1")),
+    ({"spec": {"unschedulable": True}}, NodeState("n", cordoned_by=OTHERS, domain="z1")),
+    ({"spec": {"unschedulable": True}, "annotations": {"gpuops.nvidia.com/cordoned-by": "gpuops"}},
+     NodeState("n", ours=True, domain="z1")),
+    ({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}, NodeState("n", in_service=False, domain="z1")),
+    ({"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}}, NodeState("n", domain="z1")),
+    ({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]},
+      "annotations": {"gpuops.nvidia.com/tainted": TAINT}},
+     NodeState("n", domain="z1")),
+    ({"labels": {"nvidia.com/gpu.clique": "c.1"}}, NodeState("n", domain="z1", clique="c.1")),
+    ({"labels": {"nvidia.com/gpu.present": ""}}, None),
+])
+def test_what_a_node_says(change: Dict[str, Any], state: Optional[NodeState]) -> None:
+    read = {**node("n"), **{name: part for name, part in change.items() if name in ("spec", "status")}}
+    read["metadata"] = {"name": "n", "annotations": change.get("annotations", {}), "labels": {
+        "nvidia.com/gpu.present": "true", "topology.kubernetes.io/zone": "z1", **change.get("labels", {})}}
+    assert node_state(read, NodeReading(startup_taint=TAINT)) == state
+    assert node_state(read, NodeReading(startup_taint=TAINT), ["n"]) is not None
+
+
+def test_a_node_that_lost_gpus_is_not_well() -> None:
+    read = {**node("n"), "status": {**node("n")["status"], "capacity": {"nvidia.com/gpu": "8"},
+                                    "allocatable": {"nvidia.com/gpu": "7"}}}
+    state = node_state(read, NodeReading())
+    assert state is not None and "nvidia.com/gpu: 7 of 8" in state.unhealthy

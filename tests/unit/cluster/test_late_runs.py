@@ -1,0 +1,287 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Runs that are slow, stopped or killed, and what becomes of the places that they hold."""
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
+
+import pytest
+from cluster_api import Api
+from cluster_objects import node
+from custody_bed import Killed, kill
+from object_store import Store
+
+from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import _identity, _Living
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NODES, Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run, run_called
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    CONFIRMING,
+    DONE,
+    LEFT,
+    Asking,
+    closed,
+    ended,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Cause, Host, Kind, Rollout
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import policy_of
+
+NOW = datetime.now(timezone.utc).replace(microsecond=0)
+POOL = "gpus"
+ADMITTING = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}
+
+
+@pytest.fixture
+def client(api: Api) -> Client:
+    """Of a cluster with three nodes."""
+    there(api)
+    return client_of(api)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> List[float]:
+    """What all clocks of this machine show that only go forward."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def there(api: Api, **more: Any) -> None:
+    api.state.store = Store(more={"Node": ("v1", "nodes", False)})
+    for name in ("gpuops", "team-b"):
+        api.state.store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    for name in ("n1", "n2", "n3"):
+        api.state.store.put(node(name, **{"labels": {"nvidia.com/gpu.present": "true"}, **more}), "kubelet")
+
+
+def client_of(api: Api) -> Client:
+    return Client(Connection(kubeconfig=str(api.kubeconfig)), sleep=lambda seconds: None)
+
+
+def hosts(*names: str, **more: Any) -> List[Host]:
+    return [Host(name, name, **dict({"plan": "p", "policy": "q", "kind": Kind("b"), "seconds": 60,
+                                     "disruption": Disruption.driver_reload}, **more)) for name in names]
+
+
+def rollout_of(fleet: Sequence[Host], **options: Any) -> Rollout:
+    return plan(fleet, policy_of({"canaries": "none", "max_failures": 9, "limit": 1, **options}), NOW)
+
+
+def asking(host: str, run: str, aim: str = "x", now: datetime = NOW, **more: Any) -> Asking:
+    return Asking(host, run, "controller", aim, now, **more)
+
+
+def budget_of(client: Client, dead: Collection[str] = (), namespace: str = "gpuops", **more: Any) -> Budget:
+    return Budget(client, namespace, POOL, more.pop("reading", NodeReading()), lambda run: run not in dead, **more)
+
+
+def held(client: Client, namespace: str = "gpuops") -> Dict[str, str]:
+    return {node: slot.run for node, slot in budget_of(client, (), namespace).read().pool(POOL).slots.items()}
+
+
+def custody(client: Client, run: Run, clock: Sequence[float]) -> Custody:
+    return Custody(client, run, "gpuops", 600, 0, lambda text: None, now=lambda: 1e9 + clock[0])
+
+
+def nothing_to_evict(dry_run: bool, proof: Any) -> Mapping[str, Any]:
+    return {"changed": True, "evicted": []}
+
+
+TAKING = Taking("upgrade", NodePolicy(unset_labels=list(ADMITTING)), nothing_to_evict, 5)
+
+
+@pytest.mark.parametrize("selector, labels, capacity", [
+    ("nvidia.com/gpu.present=true", {}, {"nvidia.com/gpu": "8"}), ("", {}, {"nvidia.com/gpu": "0"})],
+    ids=["a selector of what is taken off", "no GPUs after the plugin has gone"])
+def test_a_node_out_of_service_keeps_its_place_whatever_it_is_known_by(
+    api: Api, selector: str, labels: Dict[str, str], capacity: Dict[str, str]
+) -> None:
+    there(api, labels=labels, capacity={"nvidia.com/gpu": "8"})
+    client, reading = client_of(api), NodeReading(selector)
+    ours = custody(client, Run("a", "c1"), [0.0])
+    for name in ("n1", "n2", "n3"):
+        ours.give_back(name, Returning(NodePolicy(labels=ADMITTING)))
+    assert budget_of(client, reading=reading).ask(asking("n1", "a@c1"), rollout_of(hosts("n1"))).may_start
+    ours.take("n1", TAKING)
+    # The kubelet forgets what a plugin has offered some minutes after that is gone
+    path = next(path for path in api.state.store.objects if path.endswith("/nodes/n1"))
+    api.state.store.objects[path]["status"]["capacity"].update(capacity)
+    api.state.store.objects[path]["status"]["allocatable"]["nvidia.com/gpu"] = "0"
+    answer = budget_of(client, reading=reading).ask(asking("n2", "b@c2"), rollout_of(hosts("n2")))
+    assert answer.waiting is not None and held(client) == {"n1": "a@c1"}
+    client.delete(NODES + "/n1")
+    assert budget_of(client, reading=reading).ask(asking("n2", "b@c2"), rollout_of(hosts("n2"))).may_start
+    assert held(client) == {"n2": "b@c2"}
+
+
+@pytest.mark.parametrize("namespace, run", [("gpuops", "a"), ("team-b", "a"), ("team-b", "nightly")])
+def test_a_run_that_renews_a_lease_is_at_work_wherever_the_record_is_and_however_it_is_called(
+    client: Client, clock: List[float], namespace: str, run: str
+) -> None:
+    named = _identity(run, {})
+    ours = run_called(*named.split("@"))
+    living = _Living(client, "gpuops", (), 600)
+    budget = Budget(client, namespace, POOL, NodeReading(), living)
+    assert budget.ask(asking("n1", named), rollout_of(hosts("n1"), limit=2)).may_start
+    change = custody(client, ours, clock)
+    change.take("n1", TAKING)
+    for _ in range(5):
+        living.look(budget.read().pool(POOL))
+        clock[0] += 200
+        change.renew("n1")
+    living.look(budget.read().pool(POOL))
+    waiting = budget.ask(asking("n2", "b@c2", "y"), rollout_of(hosts("n2"), limit=2)).waiting
+    assert living(named) and waiting is not None and waiting.cause is Cause.rollout
+
+
+def test_a_run_may_be_named_as_others_are_told_of_it() -> None:
+    assert _identity("nightly@c7", {}) == "nightly@c7" != _identity("nightly", {})
+    with pytest.raises(GpuOpsError, match="cluster.run_malformed"):
+        _identity("a b@c7", {})
+
+
+def test_how_long_a_run_may_be_silent_is_its_own_word(client: Client, clock: List[float]) -> None:
+    living = _Living(client, "gpuops", (), 120)
+    theirs, ours = budget_of(client), Budget(client, "gpuops", POOL, NodeReading(), living)
+    rollout = rollout_of(hosts("n1", "n2"))
+
+    def ask(host: str) -> None:
+        theirs.ask(asking(host, "a", now=NOW + timedelta(seconds=clock[0]), beat=timedelta(seconds=150), seconds=600),
+                   rollout)
+
+    ask("n1")
+    for _ in range(60):
+        clock[0] += 10
+        ask("n2")
+        living.look(ours.read().pool(POOL))
+        assert living("a")
+    clock[0] += 601
+    living.look(ours.read().pool(POOL))
+    assert not living("a")
+
+
+class Outage(Budget):
+    """The API server is away when it lists the Nodes for the second time."""
+
+    lists = 0
+
+    def _listed(self, names: Collection[str]) -> Dict[str, Any]:
+        self.lists += 1
+        if self.lists == 2:
+            raise RuntimeError("no answer")
+        return super()._listed(names)
+
+
+def test_places_that_could_not_be_confirmed_are_given_back(client: Client) -> None:
+    rollout = rollout_of([*hosts("n1", "n2", clique="x"), *hosts("n3")], limit=2)
+    budget = Outage(client, "gpuops", POOL, NodeReading(), lambda run: True)
+    with pytest.raises(RuntimeError, match="no answer"):
+        budget.ask(asking("n1", "a"), rollout)
+    assert held(client) == {}
+    assert budget.ask(asking("n2", "a"), rollout).may_start and set(held(client)) == {"n1", "n2"}
+
+
+def test_where_they_cannot_be_given_back_either_another_host_of_the_unit_asks_anew(client: Client) -> None:
+    rollout = rollout_of([*hosts("n1", "n2", clique="x"), *hosts("n3")], limit=2)
+    budget = Outage(client, "gpuops", POOL, NodeReading(), lambda run: True)
+    budget._give_back = lambda answer, asking: None  # type: ignore[method-assign, assignment]
+    with pytest.raises(RuntimeError, match="no answer"):
+        budget.ask(asking("n1", "a"), rollout)
+    waiting = budget.ask(asking("n2", "a"), rollout).waiting
+    assert waiting is not None and waiting.cause is Cause.run
+    for name in ("n2", "n1"):
+        assert budget.ask(asking(name, "a", now=NOW + CONFIRMING), rollout).may_start
+
+
+def test_places_that_others_were_given_meanwhile_are_not_begun_with(client: Client) -> None:
+    """While a run is stopped between its reservation and its end, it counts as dead."""
+    rollout = rollout_of([*hosts("n1", "n2", clique="x"), *hosts("n3")], limit=2)
+
+    class Stopped(Budget):
+        def _confirmed(self, *given: Any) -> Any:
+            assert budget_of(client, ["a"]).ask(asking("n3", "b"), rollout_of(hosts("n3"), limit=2)).may_start
+            return super()._confirmed(*given)
+
+    answer = Stopped(client, "gpuops", POOL, NodeReading(), lambda run: True).ask(asking("n1", "a"), rollout)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.run and not answer.is_final
+    assert held(client) == {"n3": "b"}
+
+
+def test_a_run_that_lost_its_place_is_told_so_before_it_takes_the_node(client: Client) -> None:
+    assert budget_of(client).ask(asking("n1", "a"), rollout_of(hosts("n1"))).may_start
+    # Stopped while it prepares the host: it has no Lease yet
+    later = budget_of(client, ["a"])
+    rollout = rollout_of([*hosts("n1", half_done=True), *hosts("n2")])
+    assert later.ask(asking("n1", "b"), rollout).may_start
+    later.change(lambda record: ended(record, POOL, "n1", "b", LEFT, "a bare pod", NOW))
+    assert later.ask(asking("n2", "b"), rollout).may_start
+    answer = budget_of(client).ask(asking("n1", "a"), rollout_of(hosts("n1")))
+    assert not answer.may_start and held(client) == {"n2": "b"}
+
+
+def test_who_has_begun_is_told_so_without_a_list_of_nodes(api: Api, client: Client) -> None:
+    rollout = rollout_of(hosts("n1"))
+    assert budget_of(client).ask(asking("n1", "a"), rollout).may_start
+    before = api.count("GET", NODES)
+    assert budget_of(client).ask(asking("n1", "a"), rollout).may_start and api.count("GET", NODES) == before
+
+
+def bring(client: Client, run: str, dead: Collection[str], did: List[str]) -> None:
+    """A clique and a host beside it, by a run that finds done what others have done."""
+    budget = budget_of(client, dead, sleep=lambda seconds: None)
+    slots = budget.read().pool(POOL).slots
+    fleet = [each for each in (*hosts("n1", "n2", clique="x"), *hosts("n3")) if each.name in slots
+             or each.name not in did]
+    rollout = rollout_of([replace(each, half_done=each.name in slots) for each in fleet], limit=2)
+    for name in rollout.order:
+        answer = budget.ask(asking(name, run, patience_is_over=True), rollout)
+        assert answer.may_start, (name, answer)
+        did.append(name)
+        budget.change(lambda record, name=name: ended(record, POOL, name, run, DONE, "", NOW))
+    budget.change(lambda record: closed(record, POOL, run))
+
+
+def requests_of(api: Api) -> Tuple[int, ...]:
+    there(api)
+    api.state.requests.clear()
+    bring(client_of(api), "a", (), [])
+    return tuple(range(1, len(api.state.requests) + 1))
+
+
+def test_killed_at_any_request_it_is_completed_by_the_next(api: Api) -> None:
+    for number in requests_of(api):
+        for after in (False, True):
+            there(api)
+            did: List[str] = []
+            client = client_of(api)
+            kill(client, number, after)
+            with pytest.raises(Killed):
+                bring(client, "a", (), did)
+            bring(client_of(api), "b", ["a"], did)
+            assert held(client_of(api)) == {}, (number, after)
+
+
+@pytest.mark.parametrize("minutes", [-60, 0, 60])
+def test_what_is_compared_has_the_time_of_the_api_server(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """Whatever the clock of a controller shows."""
+    real = datetime.now(timezone.utc)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return real + timedelta(minutes=minutes)
+
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client.datetime", Clock)
+    budget = budget_of(client)
+    budget.read()
+    assert abs(budget.now() - real) < timedelta(seconds=30)

@@ -1,0 +1,67 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A cluster of hosts that exist only in words, and site run on them."""
+from __future__ import annotations
+
+import subprocess
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from canned import Hosts, planned
+from cluster_objects import node
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Pool, Record
+
+MODULE = "gpuops.nvidia.gpu_rollout"
+DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
+CHANGE, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(), proof={})
+
+
+def names(number: int) -> List[str]:
+    return ["gpu-%d" % each for each in range(1, number + 1)]
+
+
+class Site:
+    """A cluster of these hosts, and site run on them."""
+
+    def __init__(self, hosts: Hosts, there: Sequence[str], **of_nodes: Mapping[str, Any]) -> None:
+        self.hosts, self.there = hosts, tuple(there)
+        offer = {"nvidia.com/gpu": "1"}
+        hosts.api.state.nodes = [node(name, allocatable=offer, capacity=offer, **of_nodes.get(
+            name.replace("-", "_"), {})) for name in there]
+        self.client = Client(Connection(kubeconfig=str(hosts.api.kubeconfig)))
+
+    def run(self, canned: Mapping[str, Any], *options: str, cluster: bool = True, playbook: str = "site",
+            tags: Sequence[str] = ("--tags", "hosts"), **variables: Any) -> "subprocess.CompletedProcess[str]":
+        return self.hosts.controller.play(
+            "gpuops.nvidia." + playbook, *tags, *options, hosts=self.there,
+            environment={"ANSIBLE_COLLECTIONS_PATH": str(self.hosts.root)}, variables={
+                **({"gpu_cluster_kubeconfig": str(self.hosts.api.kubeconfig)} if cluster else {}), "canned": canned,
+                "node_maintenance_timeout": 1, "gpu_components": [], "gpu_rollout_timeout": 2,
+                "gpu_rollout_interval": 1, **variables})
+
+    def changed(self) -> List[str]:
+        """Hosts whose driver was exchanged, in any order."""
+        return [name for name in self.there if self.hosts.calls("gpu_driver_activation", name)]
+
+    def cordoned(self) -> List[str]:
+        return [each["metadata"]["name"] for each in self.hosts.api.state.nodes if each["spec"].get("unschedulable")]
+
+    def held(self) -> Dict[str, str]:
+        """{Node: state} of the places that the record has."""
+        return {each["node"]: each["state"] for each in self.tell(state="closed", run="nobody")["held"]}
+
+    def tell(self, **options: Any) -> Dict[str, Any]:
+        [[result, *_same]] = self.hosts.controller.tasks(
+            [{MODULE: {"kubeconfig": str(self.hosts.api.kubeconfig), **options}}], hosts=["localhost"])
+        assert not result.get("failed"), result
+        return result
+
+    def record(
+        self, what: Callable[[Record], Record] = lambda record: record, namespace: str = "gpuops"
+    ) -> Pool:
+        """The pool as the record has it, once it is changed so."""
+        budget = Budget(self.client, namespace, DEFAULT_POOL, NodeReading(), lambda run: True)
+        return budget.change(what).pool(DEFAULT_POOL)

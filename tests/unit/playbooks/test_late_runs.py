@@ -1,0 +1,115 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""site after runs that were killed, beside runs that have taken its places over, and where a change has failed."""
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any, Dict
+
+import pytest
+from canned import ACTION, Hosts
+from documentation import returned, undocumented
+from sites import CHANGE, MODULE, NOTHING, Site, names
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DEFAULT_POOL,
+    FAILED,
+    OpenRollout,
+    Pool,
+    Run,
+    Slot,
+)
+
+AT = datetime.now(timezone.utc).replace(microsecond=0)
+# While the host is planned again, its run counts as dead, and another one takes its place over
+TAKEN_OVER = ACTION + '''
+from dataclasses import replace
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+
+
+def taken_over(record):
+    pool = record.pool("gpus")
+    runs = {"b@other": next(iter(pool.rollout.runs.values()))}
+    return record.but("gpus", replace(pool, rollout=replace(pool.rollout, runs=runs), slots={
+        name: replace(slot, run="b@other") for name, slot in pool.slots.items()}))
+
+
+class Stopped(ActionModule):
+    def run(self, tmp=None, task_vars=None):
+        told = super().run(tmp, task_vars)
+        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".gpu_plan")
+        if int(calls.read_text()) == 2:
+            client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
+            Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(taken_over)
+        return told
+
+
+ActionModule = Stopped
+'''
+
+
+def held(*slots: Slot, seen: datetime = AT, **more: Any) -> Pool:
+    """What runs hold, of an open rollout of theirs."""
+    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, 600) for slot in slots})
+    return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
+
+
+@pytest.mark.parametrize("age, left", [(timedelta(days=1), {}), (timedelta(0), {"gpu-1": "working"})],
+                         ids=["a dead run", "one at work"])
+def test_the_place_of_a_host_that_needs_nothing_any_more(in_words: Hosts, age: timedelta, left: Any) -> None:
+    """Its run was killed when it had given the node back, and had not said so yet."""
+    site = Site(in_words, names(2))
+    slot = Slot("gpu-1", "dead@other", AT - age)
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=AT - age)))
+    done = site.run({"gpu_plan": NOTHING})
+    assert done.returncode == 0, done.stdout
+    assert {node: slot.state for node, slot in site.record().slots.items()} == left
+
+
+def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: Hosts) -> None:
+    site = Site(in_words, names(2))
+    failed = Slot("gpu-1", "a@other", AT, FAILED, proofs=("policy: x",), policy="policy", reason="Xid 79")
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
+    for _ in range(2):
+        done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2)
+        assert done.returncode == 2 and site.changed() == [] and "Xid 79" in done.stdout, done.stdout
+        assert site.record().slots == {"gpu-1": failed}
+
+
+def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts) -> None:
+    (in_words.actions / "gpu_plan.py").write_text(TAKEN_OVER)
+    site = Site(in_words, names(1))
+    done = site.run({"gpu_plan": CHANGE})
+    assert done.returncode == 2 and site.changed() == site.cordoned() == [], done.stdout
+    assert site.record().slots["gpu-1"].run == "b@other"
+
+
+def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts) -> None:
+    site = Site(in_words, names(1))
+    broken = {"failed": True, "changed": False, "msg": "the package is gone"}
+    done = site.run({"gpu_plan": [CHANGE, broken]})
+    assert done.returncode == 2 and site.changed() == [], done.stdout
+    pool = site.record()
+    assert pool.slots == {} and pool.rollout is None and pool.last is not None
+    assert pool.last.left["gpu-1"].reason == "the package is gone"
+
+
+@pytest.mark.parametrize("renewed, left", [(timedelta(0), {"gpu-1": "a@other"}), (timedelta(hours=1), {})])
+def test_who_renews_a_lease_is_at_work_wherever_the_record_is(
+    in_words: Hosts, renewed: timedelta, left: Dict[str, str]
+) -> None:
+    site, run = Site(in_words, names(1)), custody.Run("a", "other")
+    slot = Slot("gpu-1", run.identity, AT - timedelta(days=1))
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since)), "team-b")
+    site.client.apply("/api/v1/namespaces/gpuops", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
+        "name": "gpuops"}})
+    site.client.create(leases.path_of("gpuops"), leases.new(
+        site.client.get("/api/v1/nodes/gpu-1"), "gpuops", run, 600, (AT - renewed).timestamp()))
+    [[told]] = in_words.controller.tasks(
+        [{MODULE: {"state": "settled", "from_variables": True, "hosts": names(1)}}], hosts=names(1), variables={
+            "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_rollout_namespace": "team-b"})
+    assert told["changed"] == (not left) and list(undocumented(told, returned("gpu_rollout"))) == [], told
+    assert {node: slot.run for node, slot in site.record(namespace="team-b").slots.items()} == left

@@ -1,0 +1,277 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A fleet's rollout as playbooks have it: ansible-playbook, several at once, and a real API server that they share."""
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
+
+import canned
+import pytest
+from controller import Controller
+from documentation import returned, undocumented
+from real_api import RealApi, node, watched
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, digest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, read_record
+
+MODULE = "gpuops.nvidia.gpu_rollout"
+PATH = "/api/v1/namespaces/%s/configmaps/gpuops-rollout"
+DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
+# What is done to a host, and how it is told
+RUN = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - gpuops.nvidia.gpu_rollout: {state: planned, run: "{{ run }}", from_variables: true}
+      register: rollout
+      run_once: true
+    - ansible.builtin.group_by: {key: "gpuops_turn_{{ inventory_hostname in rollout.order }}"}
+- hosts: "{{ hostvars[groups.all[0]].rollout.order }}"
+  strategy: host_pinned
+  gather_facts: false
+  tasks:
+    - gpuops.nvidia.gpu_rollout:
+        {state: start, run: "{{ run }}", planned: "{{ rollout }}", from_variables: true, timeout: "{{ patience }}",
+         interval: 1}
+      register: start
+    - ansible.builtin.meta: end_host
+      when: not start.started
+    - ansible.builtin.command: sleep 0.2
+      changed_when: true
+    - gpuops.nvidia.gpu_rollout:
+        {state: ended, run: "{{ run }}", planned: "{{ rollout }}", from_variables: true,
+         outcome: "{{ 'failed' if inventory_hostname in failing else 'done' }}", reason: Xid 79}
+- hosts: all
+  gather_facts: false
+  tasks:
+    - gpuops.nvidia.gpu_rollout: {state: closed, run: "{{ run }}", from_variables: true}
+      register: closed
+      run_once: true
+"""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    server = RealApi(tmp_path_factory.mktemp("api"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def namespace(real: RealApi, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A place of its own for the record, and no Nodes but those of the test."""
+    name = "t-%s" % digest(request.node.name)
+    real.client().create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    client = real.client()
+    for each in client.items("/api/v1/nodes"):
+        client.delete("/api/v1/nodes/" + each["metadata"]["name"])
+
+
+def planned(disruption: str = "driver_reload", **more: Any) -> Dict[str, Any]:
+    """What gpu_plan returns of a host, as far as a rollout looks at it."""
+    return {"converged": disruption == "none", "disruption": disruption, "refusals": [], "unfinished": [], "change": {
+        "digest": "" if disruption == "none" else "p", "policy": "q", "board": "8 x 10de:2330",
+        "system": "debian-13 x86_64", "runtime": "containerd", "driver_from": "570.1", "driver_to": "580.2",
+        "clique": ""}, **more}
+
+
+def variables(real: RealApi, namespace: str, **more: Any) -> Dict[str, Any]:
+    return {"gpu_cluster_kubeconfig": str(real.kubeconfig), "gpu_rollout_namespace": namespace,
+            "gpu_planned": planned(), "run": "run-1", "patience": 120, "failing": [], **more}
+
+
+def add_nodes(real: RealApi, names: Sequence[str]) -> None:
+    client = real.client()
+    for name in names:
+        client.create("/api/v1/nodes", node(name))
+
+
+def of_hosts(controller: Controller, hosts: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
+    """The words that give hosts variables of their own."""
+    path = controller.directory / "of_hosts.json"
+    path.write_text(json.dumps({"all": {"hosts": hosts}}))
+    return "--inventory", str(path)
+
+
+def ask(controller: Controller, options: Mapping[str, Any], *words: str, **given: Any) -> Dict[str, Any]:
+    [[result, *_same]] = controller.tasks(
+        [{MODULE: {"from_variables": True, **options}, "run_once": True}], *words, **given)
+    assert list(undocumented(result, returned("gpu_rollout"))) == [], result
+    return result
+
+
+def names(number: int) -> List[str]:
+    return ["gpu-%d" % each for each in range(number)]
+
+
+def test_all_hosts_are_planned_by_one_task(controller: Controller, real: RealApi, namespace: str) -> None:
+    """Those too that could not be asked, that need nothing, and whose node somebody else has."""
+    add_nodes(real, names(6))
+    real.client().patch("/api/v1/nodes/gpu-3", {"spec": {"unschedulable": True}})
+    refusal = {"code": "driver.version_not_offered", "found": "a", "wanted": "b", "remedy": "c", "option": ""}
+    own = of_hosts(controller, {
+        "gpu-0": {"gpu_planned": planned("none")}, "gpu-1": {"gpu_planned": planned("service_restart")},
+        "gpu-2": {"gpu_planned": {"unreachable": True, "msg": "unreachable"}},
+        "gpu-4": {"gpu_planned": planned(refusals=[refusal])}})
+    result = ask(controller, {"state": "planned", "limit": 3}, *own, hosts=names(7),
+                 variables=variables(real, namespace))
+    assert not result.get("failed"), result
+    places = {name: told["place"] for name, told in result["of_hosts"].items()}
+    assert places == {"gpu-0": "beside", "gpu-1": "beside", "gpu-2": "refused", "gpu-3": "refused",
+                      "gpu-4": "refused", "gpu-5": "canary", "gpu-6": "in_order"}
+    assert result["order"] == ["gpu-0", "gpu-1", "gpu-5", "gpu-6"]
+    for words in ("[rollout.cordoned_by_others]", "[rollout.unreachable]", "[driver.version_not_offered]",
+                  "canary of 8 x 10de:2330, debian-13 x86_64, containerd, driver 570.1 to 580.2"):
+        assert words in result["text"]
+    (cluster,) = result["clusters"]
+    assert cluster["decision"]["may_start"] == ["host gpu-5"] and cluster["held"] == []
+    assert "places: 1 of 3 free; 1 cordoned by others (gpu-3); 1 unreachable (gpu-2)" in cluster["text"]
+    assert real.client().find(PATH % namespace) is None
+
+
+def test_hosts_run_at_their_own_pace_within_the_budget(controller: Controller, real: RealApi, namespace: str) -> None:
+    add_nodes(real, names(8))
+    path = controller.directory / "run.yml"
+    path.write_text(RUN)
+    with watched(real, PATH % namespace) as versions:
+        done = controller.play(str(path), "--forks", "5", hosts=names(8), variables=variables(
+            real, namespace, gpu_rollout_limit=2, gpu_rollout_max_failures=1, failing=["gpu-4"]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    pools = [read_record((each.get("data") or {}).get("record", "")).pool("gpus") for each in versions]
+    assert max(len(pool.slots) for pool in pools) == 2
+    # The canary was alone until it had passed
+    alone = [pool for pool in pools if not pool.proofs]
+    assert max(len(pool.slots) for pool in alone) == 1
+    last = [pool for pool in pools if pool.rollout is None][-1]
+    assert {name: slot.reason for name, slot in last.slots.items()} in ({"gpu-4": "Xid 79"},)
+    again = ask(controller, {"state": "planned"}, hosts=names(8), variables=variables(real, namespace))
+    assert again["of_hosts"]["gpu-4"]["place"] == "refused" and "[rollout.failed_before]" in again["text"]
+    freed = ask(controller, {"state": "ended", "name": "gpu-4", "outcome": "freed"}, hosts=["gpu-0"],
+                variables=variables(real, namespace))
+    assert freed["changed"] and not ask(controller, {"state": "ended", "name": "gpu-4", "outcome": "freed"},
+                                        hosts=["gpu-0"], variables=variables(real, namespace))["changed"]
+
+
+def test_two_controllers_share_it_and_another_rollout_waits(
+    controller: Controller, real: RealApi, namespace: str, tmp_path: Path
+) -> None:
+    add_nodes(real, names(6))
+    (tmp_path / "other").mkdir()
+    other = Controller(tmp_path / "other")
+    path = controller.directory / "run.yml"
+    path.write_text(RUN)
+    common = {"gpu_rollout_canaries": "none", "gpu_rollout_limit": 2}
+    with watched(real, PATH % namespace) as versions:
+        first = controller.start(str(path), "--forks", "3", hosts=names(3), variables=variables(
+            real, namespace, **common))
+        second = other.start(str(path), "--forks", "3", hosts=names(6)[3:], variables=variables(
+            real, namespace, run="run-2", **common))
+        told = [process.communicate(timeout=200) for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), told
+    pools = [read_record((each.get("data") or {}).get("record", "")).pool("gpus") for each in versions]
+    assert max(len(pool.slots) for pool in pools) == 2
+    assert {slot.run for pool in pools for slot in pool.slots.values()} == {
+        "run-1@" + socket.gethostname(), "run-2@" + socket.gethostname()}
+    assert {name for pool in pools for name in (pool.rollout.done if pool.rollout else ())} == set(names(6))
+
+
+def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi, namespace: str) -> None:
+    add_nodes(real, names(2))
+    given = variables(real, namespace)
+    whole = {"hosts": names(2), "variables": given}
+    tasks = [{MODULE: {"state": "planned", "run": "a", "from_variables": True}, "register": "rollout",
+              "run_once": True},
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True},
+              "when": "inventory_hostname == rollout.order[0]"},
+             {MODULE: {"state": "start", "run": "b", "planned": "{{ other }}", "from_variables": True, "timeout": 1,
+                       "interval": 1}, "when": "inventory_hostname == rollout.order[1]", "vars": {
+                 "other": "{{ {'clusters': [rollout.clusters[0] | combine({'options': "
+                          "rollout.clusters[0].options | combine({'aim': 'other'})})]} }}"}},
+             {MODULE: {"state": "closed", "run": "b", "from_variables": True}, "run_once": True}]
+    results = controller.tasks(tasks, **whole)
+    (waits,) = [each for each in results[2] if not each.get("skipped")]
+    assert not waits["started"] and waits["waiting"]["cause"] == "rollout" and waits["waited"] >= 1
+    assert "run a@%s of " % socket.gethostname() in waits["waiting"]["why"]
+    assert "has another rollout open" in waits["waiting"]["why"]
+    assert list(undocumented(waits, returned("gpu_rollout"))) == []
+    assert [run["run"] for run in results[3][0]["open"]["runs"]] == ["a@" + socket.gethostname()]
+    assert [slot["state"] for slot in results[3][0]["held"]] == [WORKING]
+
+
+def test_check_mode_says_what_would_be_and_writes_nothing(
+    controller: Controller, real: RealApi, namespace: str
+) -> None:
+    add_nodes(real, names(2))
+    tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout", "run_once": True},
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True}},
+             {MODULE: {"state": "ended", "run": "a", "planned": "{{ rollout }}", "from_variables": True,
+                       "outcome": "failed", "reason": "x"}},
+             {MODULE: {"state": "closed", "run": "a", "from_variables": True}, "run_once": True}]
+    _planned, started, over, _closed = controller.tasks(
+        tasks, "--check", hosts=names(2), variables=variables(real, namespace))
+    assert sorted(each["started"] for each in started) == [False, True]
+    assert all(each["changed"] for each in over) and real.client().find(PATH % namespace) is None
+
+
+@pytest.mark.parametrize("given, words", [
+    ({"gpu_rollout_limit": "many"}, "`gpu_rollout_limit` is 'many'"),
+    ({"gpu_rollout_windows": [{"days": "caturday"}]}, "entry 1 of `gpu_rollout_windows` has no start"),
+    ({"gpu_rollout_limit": "{{ 1 if inventory_hostname == 'gpu-0' else 2 }}"},
+     "say different things of `gpu_rollout_limit`: 1 on gpu-0; 2 on gpu-1"),
+])
+def test_a_slip_is_refused_in_the_words_of_who_made_it(
+    controller: Controller, real: RealApi, namespace: str, given: Dict[str, Any], words: str
+) -> None:
+    result = ask(controller, {"state": "planned"}, hosts=names(2), variables=variables(real, namespace, **given))
+    assert result["failed"] and words in result["msg"]
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"state": "start"}, "`planned`"), ({"state": "ended"}, "`outcome`"),
+    ({"state": "ended", "outcome": "failed", "run": "a"}, "`reason`")])
+def test_what_is_missing_is_named(controller: Controller, options: Dict[str, Any], words: str) -> None:
+    result = ask(controller, options, hosts=["gpu-0"])
+    assert result["code"] == "cluster.rollout_option_missing" and ("without %s" % words) in result["msg"]
+
+
+def test_a_rollout_that_does_not_know_the_host_is_refused(
+    controller: Controller, real: RealApi, namespace: str
+) -> None:
+    result = ask(controller, {"state": "start", "run": "a", "planned": {"clusters": [{"hosts": ["other"]}]}},
+                 hosts=["gpu-0"], variables=variables(real, namespace))
+    assert result["code"] == "cluster.rollout_not_planned"
+
+
+def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller) -> None:
+    tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout", "run_once": True},
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True}}]
+    told, started = controller.tasks(tasks, hosts=names(3), variables={"gpu_planned": planned()})
+    assert [each["name"] for each in told[0]["clusters"]] == [""] and len(told[0]["order"]) == 3
+    assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
+
+
+# As users write them: the second time, the host has been validated with its new driver
+CHECKS = [
+    {"ansible.builtin.set_fact": {"gpu_rollout_found": "{{ found if gpu_validation_host is defined else [] }}"}},
+    {"ansible.builtin.fail": {"msg": "4 GB/s"}, "when": "slow | bool and gpu_validation_host is defined"}]
+
+
+@pytest.mark.parametrize("found, slow, words", [
+    (["Xid 31"], False, "Xid 31"), pytest.param([], True, "4 GB/s", marks=pytest.mark.variation)])
+def test_what_checks_of_the_users_find_of_a_changed_host_stops_what_follows(
+    controller: Controller, real: RealApi, namespace: str, found: List[str], slow: bool, words: str
+) -> None:
+    add_nodes(real, ("gpu-1", "gpu-2"))
+    path = controller.directory / "checks.yml"
+    path.write_text(json.dumps(CHECKS))
+    hosts = canned.Hosts(controller, real)  # type: ignore[arg-type]
+    told = hosts.site({"gpu_plan": canned.planned(Plan(steps=(DRIVER,)))}, "--forks", "1", hosts=("gpu-1", "gpu-2"),
+                      gpu_rollout_namespace=namespace, gpu_rollout_timeout=1, gpu_rollout_checks=str(path),
+                      found=found, slow=slow)
+    begun = [hosts.calls("gpu_driver_activation", name) for name in ("gpu-1", "gpu-2")]
+    assert sorted(begun) == [0 if words else 1, 1] and words in told, told

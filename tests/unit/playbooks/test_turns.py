@@ -1,0 +1,132 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""site where hosts have no turn, or lose it: each is named with its reason, and no other one is changed for it."""
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Mapping
+
+import pytest
+from canned import Hosts, planned
+from sites import CHANGE, NOTHING, Site, names
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+
+OF_CLIQUE = {**CHANGE, "change": {**CHANGE["change"], "clique": "c.1"}}
+UNPREPARED = {"failed": True, "changed": False, "msg": "no such kernel headers"}
+CHECKS = [{"ansible.builtin.fail": {"msg": "4 GB/s"}, "when": "gpu_validation_host is defined"}]
+
+
+@pytest.fixture
+def checks(tmp_path: Path) -> str:
+    """A file of the user's checks, which fail after the change."""
+    path = tmp_path / "checks.yml"
+    path.write_text(json.dumps(CHECKS))
+    return str(path)
+
+
+def test_who_may_not_be_changed_is_named_and_the_others_are(in_words: Hosts) -> None:
+    site = Site(in_words, names(3), gpu_2={"unschedulable": True})
+    done = site.run({"gpu-3": {"gpu_plan": NOTHING}, **{name: {"gpu_plan": CHANGE} for name in names(2)}},
+                    gpu_rollout_limit=2)
+    assert done.returncode == 2 and site.changed() == ["gpu-1"]
+    assert "node gpu-2 was taken out of service by" in done.stdout and "[rollout.cordoned_by_others]" in done.stdout
+
+
+@pytest.mark.parametrize("limit, code", [
+    ("0", "rollout.limit_malformed"),
+    pytest.param("{{ 2 if inventory_hostname == 'gpu-1' else '5%' }}", "cluster.", marks=pytest.mark.variation)])
+def test_a_policy_that_is_none_stops_before_anything_is_prepared(in_words: Hosts, limit: str, code: str) -> None:
+    site = Site(in_words, names(2))
+    done = site.run({"gpu_plan": CHANGE}, gpu_rollout_limit=limit)
+    assert done.returncode == 2 and "gpu_rollout_limit" in done.stdout and "[" + code in done.stdout, done.stdout
+    assert not any(in_words.calls("gpu_driver", name) for name in names(2))
+
+
+@pytest.mark.variation
+def test_the_plan_names_who_would_not_be_changed(in_words: Hosts) -> None:
+    site = Site(in_words, names(2), gpu_2={"unschedulable": True})
+    done = site.run({"gpu_plan": CHANGE}, playbook="plan", tags=(), gpu_plan_dir="my plans")
+    assert done.returncode == 2 and "[rollout.cordoned_by_others]" in done.stdout
+    assert "-e gpu_plan_dir='my plans' -e gpu_approved_fleet=" in done.stdout + done.stderr
+
+
+def test_hosts_of_no_cluster_keep_windows_and_order(in_words: Hosts) -> None:
+    now = datetime.now(timezone.utc)
+    site = Site(in_words, names(2))
+    freeze = {"from": (now - timedelta(days=2)).strftime("%Y-%m-%d"),
+              "to": (now + timedelta(days=20)).strftime("%Y-%m-%d"), "reason": "year's end", "zone": "UTC"}
+    done = site.run({"gpu_plan": CHANGE}, cluster=False, gpu_rollout_freezes=[freeze])
+    assert site.changed() == [] and "year's end" in done.stdout, done.stdout
+    done = site.run({"gpu_plan": CHANGE}, cluster=False)
+    assert done.returncode == 0, done.stdout
+    (canary,) = [line.split()[1].rstrip(":") for line in done.stderr.splitlines() + done.stdout.splitlines()
+                 if "canary of" in line]
+    begun = [line.split(":")[0] for line in done.stderr.splitlines() + done.stdout.splitlines()
+             if line.startswith("gpu-") and "its change begins" in line]
+    assert begun[0] == canary and set(begun) == set(names(2))
+
+
+def test_hosts_where_nothing_is_to_be_done_are_not_lost(in_words: Hosts) -> None:
+    """With more hosts than forks, as every fleet has."""
+    site = Site(in_words, names(5))
+    done = site.run({**{name: {"gpu_plan": NOTHING} for name in names(3)},
+                     **{name: {"gpu_plan": CHANGE} for name in ("gpu-4", "gpu-5")}}, "--forks", "2",
+                    gpu_rollout_timeout=120)
+    assert done.returncode == 0 and site.changed() == ["gpu-4", "gpu-5"], done.stdout
+
+
+def test_so_many_that_could_not_be_reached_are_the_network(in_words: Hosts) -> None:
+    site = Site(in_words, names(5))
+    gone = {"gpu_plan": {"unreachable": True, "changed": False, "msg": "no route to host"}}
+    done = site.run({**dict.fromkeys(names(3), gone), "gpu-4": {"gpu_plan": CHANGE}, "gpu-5": {"gpu_plan": CHANGE}})
+    assert site.changed() == [] and "[rollout.too_many_unreachable]" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("labels", [{}, pytest.param({"nvidia.com/gpu.clique": "c.1"}, marks=pytest.mark.variation)])
+def test_a_clique_of_which_one_cannot_be_prepared_is_left_whole(in_words: Hosts, labels: Mapping[str, str]) -> None:
+    site = Site(in_words, names(3), gpu_1={"labels": labels}, gpu_2={"labels": labels})
+    done = site.run({"gpu-1": {"gpu_plan": OF_CLIQUE}, "gpu-2": {"gpu_plan": OF_CLIQUE, "gpu_driver": UNPREPARED},
+                     "gpu-3": {"gpu_plan": NOTHING}}, gpu_rollout_limit=3)
+    assert done.returncode == 2 and site.changed() == []
+    assert "[rollout.unit_incomplete]" in done.stdout, done.stdout
+
+
+def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words: Hosts, checks: str) -> None:
+    """The canary fails its check. Done again, nothing is to be done there: it stays out of service until a person has
+    said that it was looked at, and stops the others."""
+    site = Site(in_words, names(3))
+    first = site.run({"gpu_plan": dict(CHANGE, returns_to={"version": "570.1", "how": "archive", "why": ""})},
+                     "--forks", "1", gpu_rollout_checks=checks, gpu_rollout_limit=3)
+    (failed,) = site.changed()
+    assert "Rolled back to driver 570.1" in first.stdout or "could not be rolled back" in first.stdout, first.stdout
+    assert "-m gpuops.nvidia.gpu_rollout -a" in first.stdout and site.held()[failed] == "failed"
+    canned = {failed: {"gpu_plan": NOTHING}, **{name: {"gpu_plan": CHANGE} for name in names(3) if name != failed}}
+    again = site.run(canned, gpu_rollout_limit=3)
+    assert again.returncode == 2 and site.changed() == [failed] and site.cordoned() == [failed]
+    assert "[rollout.failed_before]" in again.stdout and site.held() == {failed: "failed"}
+    told = site.tell(state="ended", name="gpu-l", outcome="freed")
+    assert failed in told["warnings"][0] and not told["changed"]
+    assert site.tell(state="ended", name=failed, outcome="freed")["changed"]
+    assert site.run(canned, gpu_rollout_limit=3, gpu_rollout_timeout=120).returncode == 0
+    assert site.cordoned() == [] and site.changed() == names(3)
+
+
+@pytest.mark.variation
+def test_a_host_without_gpus_brings_no_order_of_before(in_words: Hosts) -> None:
+    site = Site(in_words, ["cpu-0", *names(3)])
+    done = site.run({"cpu-0": {"gpu_plan": planned(Plan(), gpus=0)}, "gpu-1": {"gpu_plan": CHANGE},
+                     "gpu-2": {"gpu_plan": CHANGE, "gpu_driver": UNPREPARED}, "gpu-3": {"gpu_plan": CHANGE}},
+                    gpu_rollout_timeout=120)
+    assert done.returncode == 2 and site.changed() == ["gpu-1", "gpu-3"], done.stdout
+
+
+@pytest.mark.variation
+def test_a_run_all_of_whose_hosts_fail_closes_its_rollout(in_words: Hosts, checks: str) -> None:
+    site = Site(in_words, names(2))
+    assert site.run({"gpu_plan": CHANGE}, "--limit", "gpu-1", gpu_rollout_checks=checks).returncode == 2
+    other = {**CHANGE, "change": {**CHANGE["change"], "policy": "another"}}
+    done = site.run({"gpu_plan": other}, "--limit", "gpu-2", gpu_rollout_limit=2)
+    assert done.returncode == 0 and site.changed() == names(2), done.stdout

@@ -1,0 +1,1256 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What all controllers share: who may begin, what becomes of slots, and what no order of events brings about."""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    BEAT,
+    CLAIM,
+    CONFIRMING,
+    DEFAULT_POOL,
+    DONE,
+    FAILED,
+    FREED,
+    LEFT,
+    OUTCOMES,
+    STATES,
+    WORKING,
+    Answer,
+    Asking,
+    Claim,
+    Left,
+    NodeState,
+    OpenRollout,
+    Pool,
+    Proof,
+    Record,
+    Run,
+    Slot,
+    asked,
+    begun,
+    checked_pool,
+    closed,
+    confirmed,
+    ended,
+    given_back,
+    is_held,
+    read_record,
+    settled,
+    without_the_gone,
+    written,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, host_of, job_groups
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
+    Cause,
+    Host,
+    Kind,
+    Rollout,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import Policy, policy_of
+
+NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
+H100 = Kind("8 x 10de:2330", "ubuntu-24.04", "containerd", "570.1", "580.2")
+POOL = DEFAULT_POOL
+
+
+def host(name: str, **more: Any) -> Host:
+    return Host(**dict({"name": name, "node": "n-" + name, "plan": "p1", "policy": "q1", "kind": H100,
+                        "disruption": Disruption.driver_reload, "seconds": 600}, **more))
+
+
+def policy(**options: Any) -> Policy:
+    return policy_of({"limit": 2, "canaries": "none", "max_failures": 9, **options})
+
+
+def rollout_of(*hosts: Host, **options: Any) -> Rollout:
+    return plan(hosts, policy(**options), NOW)
+
+
+def fleet(number: int, **more: Any) -> List[Host]:
+    return [host("h%d" % each, **more) for each in range(1, number + 1)]
+
+
+def nodes_of(rollout: Rollout, **changes: Dict[str, Any]) -> Dict[str, NodeState]:
+    """The Nodes of its hosts. changes: {host: what its Node is beside ready and in service}."""
+    return {each.node: NodeState(each.node, domain=each.domain, **changes.get(each.name, {}))
+            for each in rollout.of_run.values()}
+
+
+class Room:
+    """A record, Nodes, and runs that are alive, with one rollout. Answers are written, unless they are not to be."""
+
+    def __init__(self, rollout: Rollout, record: Optional[Record] = None) -> None:
+        self.rollout = rollout
+        self.record = record or Record()
+        self.nodes = nodes_of(rollout)
+        self.dead: Set[str] = set()
+        self.now = NOW
+
+    @property
+    def pool(self) -> Pool:
+        return self.record.pool(POOL)
+
+    def is_alive(self, run: str) -> bool:
+        return run not in self.dead
+
+    def asking(self, name: str, run: str = "a", **more: Any) -> Asking:
+        return Asking(**dict({"host": name, "run": run, "controller": "controller-" + run, "aim": "x",
+                              "now": self.now}, **more))
+
+    def ask(self, name: str, run: str = "a", **more: Any) -> Answer:
+        answer = asked(self.record, POOL, self.asking(name, run, **more), self.rollout, self.nodes, self.is_alive)
+        self.record = answer.record or self.record
+        return answer
+
+    def begin(self, name: str, run: str = "a") -> Answer:
+        """With what follows where the Nodes are as they were."""
+        answer = self.ask(name, run)
+        if answer.may_start and answer.before:
+            assert self.confirm(answer, name, run).may_start
+            self.record = begun(self.record, POOL, run, "n-" + name, answer.before)
+        return answer
+
+    def confirm(self, answer: Answer, name: str, run: str = "a") -> Answer:
+        return confirmed(answer, POOL, self.asking(name, run), self.rollout, self.nodes, self.is_alive)
+
+    def end(self, name: str, outcome: str = DONE, run: str = "a", reason: str = "Xid 79") -> None:
+        self.record = ended(self.record, POOL, "n-" + name, run, outcome, reason, self.now, self.rollout.hosts[name])
+
+    def close(self, run: str = "a") -> None:
+        self.record = closed(self.record, POOL, run)
+
+    def held(self, state: str = WORKING) -> Set[str]:
+        return {slot.host for slot in self.pool.slots.values() if slot.state == state}
+
+
+class TestRecord:
+    def test_none_at_all_is_an_empty_one(self) -> None:
+        assert read_record("") == Record() == read_record(written(Record()))
+
+    @pytest.mark.parametrize("text", [
+        "{", "[]", "{}", '{"schema": "gpuops.nvidia/budget/v2", "pools": {}}',
+        '{"schema": "gpuops.nvidia/budget/v1", "pools": {"gpus": {}}}'])
+    def test_what_cannot_be_understood_is_refused(self, text: str) -> None:
+        with pytest.raises(GpuOpsError) as refused:
+            read_record(text)
+        assert refused.value.code == "rollout.record_unreadable"
+
+    def test_one_of_an_earlier_release_is_read(self) -> None:
+        opened = OpenRollout("x", NOW, {"a": Run("c", NOW, NOW)}, left={"m": Left()})
+        record = Record({POOL: Pool(rollout=opened, slots={"n": Slot("h", "a", NOW, FAILED)},
+                                    claims={"all": Claim("x", "a", NOW)})})
+        data = json.loads(written(record))
+        del data["pools"][POOL]["canaries"], data["pools"][POOL]["last"], data["pools"][POOL]["rollout"]["before"]
+        del data["pools"][POOL]["rollout"]["runs"]["a"]["seconds"]
+        data["pools"][POOL]["rollout"]["left"] = ["m"]
+        for name in ("failure", "aim", "joined"):
+            del data["pools"][POOL]["slots"]["n"][name]
+        assert read_record(json.dumps(data)) == record
+
+    @pytest.mark.parametrize("change", [{"state": "lost"}, {"since": "yesterday"}, {"colour": "red"}])
+    def test_a_slot_of_another_form_too(self, change: Dict[str, str]) -> None:
+        data = json.loads(written(Record({POOL: Pool(slots={"n": Slot("h", "a", NOW)})})))
+        data["pools"][POOL]["slots"]["n"].update(change)
+        with pytest.raises(GpuOpsError, match="rollout.record_unreadable"):
+            read_record(json.dumps(data))
+
+    @pytest.mark.parametrize("caps", [
+        "no", "[1]", '{"gpus": {"limit": "0"}}', '{"gpus": {"limit": ""}}', '{"gpus": {"most": "1"}}', '{"gpus": 3}'])
+    def test_caps_with_a_slip_are_refused(self, caps: str) -> None:
+        with pytest.raises(GpuOpsError, match="rollout.caps_unreadable"):
+            read_record("", caps)
+
+    @pytest.mark.parametrize("name", ["", "-a", "a b", "a" * 64, "a/b"])
+    def test_a_pool_has_a_name(self, name: str) -> None:
+        with pytest.raises(GpuOpsError, match="rollout.pool_malformed"):
+            checked_pool(name)
+        assert checked_pool("training.a_1") == "training.a_1"
+
+
+class TestOpen:
+    def test_the_first_that_begins_opens_it_with_its_limits(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit="50%", domain_limit=2))
+        assert room.ask("h1").may_start
+        assert (room.pool.limit, room.pool.domain_limit) == ("50%", "2")
+        assert room.pool.rollout == OpenRollout("x", NOW, {"a": Run("controller-a", NOW, NOW)})
+
+    def test_another_one_waits_and_is_told_for_whom_and_since_when(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        answer = room.ask("h2", "b", aim="y")
+        assert answer.waiting is not None and answer.record is None and answer.waiting.cause is Cause.rollout
+        assert answer.waiting.why == ("run a of controller-a has another rollout open in this pool since "
+                                      "Wed 2026-07-01 12:00 UTC")
+        assert (answer.waiting.since, answer.is_final) == (NOW, False)
+
+    def test_it_ends_with_its_last_run(self) -> None:
+        room = Room(rollout_of(*fleet(4)))
+        room.ask("h1")
+        room.ask("h2", "b")
+        room.end("h1")
+        room.close()
+        assert room.ask("h3", "c", aim="y").waiting is not None
+        room.end("h2", run="b")
+        room.close("b")
+        assert room.ask("h3", "c", aim="y").may_start
+        assert room.pool.rollout == OpenRollout("y", NOW, {"c": Run("controller-c", NOW, NOW)})
+
+    def test_nobody_waits_for_a_run_that_is_no_more(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        room.dead = {"a"}
+        assert room.ask("h2", "b", aim="y").may_start
+        assert room.pool.rollout is not None and set(room.pool.rollout.runs) == {"b"} and room.held() == {"h1", "h2"}
+
+    def test_a_run_that_waits_writes_down_now_and_then_that_it_is_at_work(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1")
+        assert room.ask("h2").record is None, "it has just said so"
+        room.now += BEAT
+        assert room.ask("h2").waiting is not None and room.pool.rollout is not None
+        assert room.pool.rollout.runs == {"a": Run("controller-a", NOW, room.now)}
+        assert room.ask("h2").record is None
+        assert room.ask("h2", "b").record is None, "one that holds nothing is waited for by nobody"
+        room.now -= 2 * BEAT
+        assert room.ask("h2").record is not None, "its clock was set back"
+
+    def test_runs_of_one_aim_share_it_and_its_limits(self) -> None:
+        room = Room(rollout_of(*fleet(4)))
+        room.ask("h1")
+        room.rollout = rollout_of(*fleet(4), limit=4)
+        answer = room.ask("h2", "b")
+        assert answer.may_start and answer.notes == (
+            "the limits of the open rollout count, 2 in all, and not those of this run",)
+        assert room.ask("h3", "b").waiting is not None
+
+    def test_a_cap_of_the_cluster_holds_for_every_run(self) -> None:
+        caps = {POOL: {"limit": "3", "domain_limit": "2"}}
+        room = Room(rollout_of(*fleet(9, domain="r1"), limit=9), Record(caps=caps))
+        assert [room.ask("h%d" % each).may_start for each in (1, 2, 3)] == [True, True, False]
+        other = Room(rollout_of(*fleet(9), limit=9), Record(caps={"others": {"limit": "1"}}))
+        assert [other.ask("h%d" % each).may_start for each in (1, 2)] == [True, True]
+
+    def test_pools_have_nothing_to_do_with_each_other(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.ask("h1")
+        answer = asked(room.record, "other", room.asking("h2", "b", aim="y"), room.rollout, room.nodes, room.is_alive)
+        assert answer.may_start and answer.record is not None
+        assert set(answer.record.pools) == {POOL, "other"} and answer.record.pool(POOL) == room.pool
+
+
+class TestSlots:
+    def test_so_many_begin_as_there_are_places(self) -> None:
+        room = Room(rollout_of(*fleet(4)))
+        assert [room.ask(name).may_start for name in ("h3", "h1", "h2")] == [True, True, False]
+        assert room.ask("h2").waiting.why == "needs 1, and in all there are 0 of 2 free; 2 in progress (h1, h3)"
+        room.end("h3")
+        assert room.ask("h2").may_start and room.held() == {"h1", "h2"}
+
+    def test_who_has_begun_is_told_so_again(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.ask("h1")
+        again = room.ask("h1")
+        assert again.may_start and again.record is None and not again.before
+
+    def test_a_host_that_disturbs_nobody_takes_no_slot(self) -> None:
+        room = Room(rollout_of(host("h1", disruption=Disruption.service_restart), *fleet(1)[1:]))
+        assert room.ask("h1") == Answer() and room.record == Record()
+
+    def test_a_refused_one_is_told_why(self) -> None:
+        room = Room(rollout_of(host("h1", marks=("kured",))))
+        answer = room.ask("h1")
+        assert not answer.may_start and answer.is_final
+        assert [each.code for each in answer.refusals] == ["rollout.managed_by_others"]
+
+    def test_a_clique_begins_whole_and_its_hosts_one_after_another(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
+        assert room.begin("h2").may_start and room.held() == {"h1", "h2"}
+        assert {slot.host: slot.begun for slot in room.pool.slots.values()} == {"h1": False, "h2": True}
+        assert room.ask("h3").waiting is not None
+        assert room.ask("h1").may_start and all(slot.begun for slot in room.pool.slots.values())
+
+    def test_none_of_it_begins_before_its_places_are_confirmed(self) -> None:
+        """They may have to be given back, and a host that has begun cannot give back."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
+        answer = room.ask("h2")
+        waiting = room.ask("h1").waiting
+        assert waiting is not None and (waiting.cause, waiting.why) == (
+            Cause.run, "its places were reserved, and are not confirmed yet")
+        room.record = given_back(room.record, POOL, "a", answer.before)
+        assert room.held() == set()
+
+    def test_a_half_done_host_of_it_stays_so_where_the_next_run_ends_before_it_begins(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=3))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.ask("h2", "b").may_start
+        room.close("b")
+        assert room.held() == {"h1"}
+
+    def test_what_a_run_has_not_begun_is_free_with_its_end_and_the_rest_is_to_be_taken_over(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
+        room.begin("h2")
+        room.close()
+        assert room.held() == {"h2"} and room.pool.rollout is None
+        assert [room.ask("h3", "b").may_start, room.ask("h2", "b").may_start] == [True, False]
+        room.end("h3", run="b")
+        assert room.begin("h2", "b").may_start and {slot.run for slot in room.pool.slots.values()} == {"b"}
+
+    def test_a_dead_runs_node_is_taken_over_without_a_further_place(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        room.ask("h2")
+        room.dead = {"a"}
+        assert room.ask("h3", "b").waiting.why.endswith("0 of 2 free; 2 half done (h1, h2)")
+        answer = room.ask("h1", "b")
+        assert answer.may_start and answer.before["n-h1"].run == "a" and room.pool.slots["n-h1"].run == "b"
+        with pytest.raises(GpuOpsError, match="rollout.held_by_another"):
+            room.end("h1")
+
+    def test_a_node_that_another_run_works_on_is_waited_for(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        waiting = room.ask("h1", "b").waiting
+        assert waiting is not None and (waiting.cause, waiting.why) == (Cause.run, "h1 is at work by run a")
+
+    def test_what_failed_keeps_its_place_until_a_person_frees_it(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        assert room.held(FAILED) == {"h1"} and room.pool.slots["n-h1"].reason == "Xid 79"
+        answer = room.ask("h2")
+        assert answer.is_final and answer.waiting is not None and answer.waiting.cause is Cause.person
+        assert answer.waiting.why.endswith("1 failed (h1); a person has to see to h1")
+        assert [each.code for each in room.ask("h1").refusals] == ["rollout.failed_before"]
+        room.end("h1", FREED, run="")
+        assert room.ask("h2").may_start
+
+    def test_or_until_another_policy_goes_well_there(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1, max_failures=0))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        room.close()
+        stopped = room.ask("h2", "b")
+        assert [each.code for each in stopped.refusals] == ["rollout.too_many_failures"] and stopped.is_final
+        room.rollout = rollout_of(*fleet(3, policy="q2"), limit=1, max_failures=0)
+        assert room.ask("h1", "c", aim="y").may_start and room.held() == {"h1"}
+        room.end("h1", run="c")
+        assert room.pool.slots == {}
+
+    def test_a_run_that_leaves_it_as_it_is_frees_it_not(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        failed = room.pool.slots
+        room.close()
+        room.end("h1", LEFT, run="b")
+        assert room.pool.slots == failed
+
+    @pytest.mark.parametrize("ends", ["left", "closed", "dies", "given back"])
+    def test_nor_does_one_of_another_policy_that_does_nothing_to_it(self, ends: str) -> None:
+        """It has taken the slot over, that of its clique is only reserved."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3"), limit=3))
+        room.begin("h2")
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.end("h2")
+        room.close()
+        failed = room.pool.slots
+        room.rollout = rollout_of(*fleet(2, clique="x", policy="q2"), host("h3", policy="q2"), limit=3)
+        answer = room.ask("h2", "b")
+        assert answer.may_start and room.pool.slots["n-h1"].failure == failed["n-h1"]
+        if ends == "left":
+            for name in ("h1", "h2"):
+                room.end(name, LEFT, run="b")
+        elif ends == "closed":
+            room.close("b")
+        elif ends == "given back":
+            room.record = given_back(room.record, POOL, "b", answer.before)
+        else:
+            room.dead = {"b"}
+            waiting = room.ask("h3", "c")
+            assert waiting.slots is not None and waiting.slots.failed == ("h1",)
+        assert room.held(FAILED) == {"h1"} or ends == "dies"
+        assert room.pool.slots == failed or ends == "dies"
+
+    @pytest.mark.parametrize("outcome, left", [(DONE, {}), (FAILED, {"q2": None})])
+    def test_but_what_comes_of_its_own_change_counts(self, outcome: str, left: Dict[str, None]) -> None:
+        room = Room(rollout_of(*fleet(1)))
+        room.ask("h1")
+        room.end("h1", FAILED)
+        room.close()
+        room.rollout = rollout_of(*fleet(1, policy="q2"))
+        assert room.begin("h1", "b").may_start
+        room.end("h1", outcome, run="b")
+        assert {slot.policy: slot.failure for slot in room.pool.slots.values()} == left
+
+    def test_a_failed_canary_stops_every_run(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        room.end(canary, FAILED)
+        room.rollout = rollout_of(*(each for each in fleet(3) if each.name != canary), canaries="every_kind")
+        for name in room.rollout.hosts:
+            assert [each.code for each in room.ask(name, "b").refusals] == ["rollout.canary_failed"]
+
+    def test_a_node_at_work_is_freed_by_nobody_while_its_run_is_there(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.ask("h1")
+        with pytest.raises(GpuOpsError, match="rollout.held_by_another"):
+            room.end("h1", FREED, run="")
+        room.close()
+        room.end("h1", FREED, run="")
+        assert room.pool.slots == {}
+
+    def test_a_failure_without_a_slot_takes_one(self) -> None:
+        room = Room(rollout_of(host("h1", disruption=Disruption.none), host("h2")))
+        room.end("h1", FAILED)
+        assert room.pool.slots["n-h1"] == Slot("h1", "a", NOW, FAILED, policy="q1", kind=str(H100), reason="Xid 79")
+
+    def test_new_nodes_take_none_and_keep_none(self) -> None:
+        room = Room(rollout_of(*fleet(3), host("new"), host("unborn"), limit=1))
+        room.nodes["n-new"] = NodeState("n-new", ready=False, in_service=False)
+        del room.nodes["n-unborn"]
+        assert [room.ask(name).may_start for name in ("new", "unborn", "h1", "h2")] == [True, True, True, False]
+        # It joins, or loses its taint, before its end is told
+        room.nodes["n-unborn"] = NodeState("n-unborn")
+        room.end("h1")
+        room.end("new", FAILED)
+        assert room.ask("h2").may_start
+
+    def test_a_node_that_was_in_service_keeps_its_place_with_a_taint(self) -> None:
+        room = Room(rollout_of(*fleet(2), limit=1))
+        room.ask("h1")
+        room.nodes["n-h1"] = NodeState("n-h1", in_service=False)
+        assert room.ask("h2").waiting is not None
+
+    def test_a_node_that_is_deleted_gives_its_place_back(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.ask("h1")
+        del room.nodes["n-h1"]
+        assert set(without_the_gone(room.pool, room.nodes).slots) == set()
+        assert room.ask("h2").may_start
+
+    def test_a_new_one_too_once_it_was_seen(self) -> None:
+        room = Room(rollout_of(host("new"), host("h2"), max_failures=0))
+        del room.nodes["n-new"]
+        room.begin("new")
+        room.end("new", FAILED)
+        assert set(without_the_gone(room.pool, room.nodes).slots) == {"n-new"}, "it has not joined yet"
+        pool = without_the_gone(room.pool, {**room.nodes, "n-new": NodeState("n-new")})
+        assert set(pool.slots) == {"n-new"} and without_the_gone(pool, room.nodes).slots == {}
+        room.record = room.record.but(POOL, without_the_gone(pool, room.nodes))
+        assert room.ask("h2").may_start
+
+    def test_nodes_that_are_no_hosts_of_the_run_count(self) -> None:
+        room = Room(rollout_of(*fleet(2), limit=2))
+        room.nodes["x"] = NodeState("x", cordoned_by="somebody else")
+        room.nodes["y"] = NodeState("y", ready=False)
+        assert room.ask("h1").waiting.why.endswith(
+            "0 of 2 free; 1 cordoned by others (node x); 1 not Ready (node y)")
+
+    def test_percentages_are_of_all_nodes_of_the_pool(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit="20%"))
+        room.nodes.update(("x%d" % each, NodeState("x%d" % each)) for each in range(7))
+        assert [room.ask(name).may_start for name in ("h1", "h2", "h3")] == [True, True, False]
+
+    def test_our_own_cordon_without_a_slot_is_half_done(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.nodes["n-h2"] = NodeState("n-h2", ours=True)
+        assert room.ask("h1").waiting.why.endswith("1 half done (h2)")
+        assert room.ask("h2").may_start
+
+    def test_a_node_that_was_cordoned_since_the_plan_is_left(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.nodes["n-h1"] = NodeState("n-h1", cordoned_by="somebody else")
+        answer = room.ask("h1")
+        assert answer.is_final and answer.waiting is not None and answer.waiting.cause is Cause.others
+
+    def test_a_changed_node_that_is_not_well_shrinks_what_may_go_next(self) -> None:
+        room = Room(rollout_of(*fleet(4), limit=1))
+        room.ask("h1")
+        room.end("h1")
+        room.nodes["n-h1"] = NodeState("n-h1", unhealthy="7 of 8 GPUs")
+        assert room.ask("h2").waiting.why.endswith("1 changed and not healthy (h1)")
+        room.nodes["n-h1"] = NodeState("n-h1")
+        assert room.ask("h2", signs={"h1": ["Xid 63"]}).waiting is not None
+        assert room.ask("h2", signs={"h1": ["Xid 63"], "h2": ["Xid 63"], "h3": ["Xid 63"], "h4": ["Xid 63"]}).may_start
+
+
+class TestReserve:
+    def test_where_others_were_faster_to_take_nodes_the_places_are_given_back(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        answer = room.ask("h2")
+        assert room.confirm(answer, "h2").may_start
+        room.nodes["n-h3"] = NodeState("n-h3", cordoned_by="somebody else")
+        again = room.confirm(answer, "h2")
+        assert again.waiting is not None and again.waiting.cause is Cause.slots
+        room.record = given_back(room.record, POOL, "a", answer.before)
+        assert room.held() == {"h1"}
+
+    def test_what_was_there_before_is_there_again(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.ask("h1")
+        room.dead = {"a"}
+        before = room.pool.slots
+        answer = room.ask("h1", "b")
+        assert given_back(room.record, POOL, "b", answer.before).pool(POOL).slots == before
+
+    def test_what_another_run_has_taken_since_is_left_to_it(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        answer = room.ask("h1")
+        room.dead = {"a"}
+        room.ask("h1", "b")
+        assert given_back(room.record, POOL, "a", answer.before) == room.record
+
+    def test_nobody_waits_for_ever_for_one_that_ended_before_it_confirmed_them(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=2))
+        late = room.ask("h1")
+        room.now += CONFIRMING
+        answer = room.ask("h2")
+        assert answer.may_start and set(answer.before) == {"n-h1", "n-h2"}
+        room.record = begun(room.record, POOL, "a", "n-h2", answer.before)
+        # The first one was only slow
+        room.record = given_back(room.record, POOL, "a", late.before)
+        assert room.held() == {"h1", "h2"} and room.ask("h1").may_start
+
+    def test_what_a_dead_run_began_is_taken_over_again_where_nobody_confirmed_it(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=2))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.ask("h1", "b").may_start
+        room.now += CONFIRMING
+        assert room.begin("h1", "b").may_start and room.ask("h2", "b").may_start
+        assert {slot.run for slot in room.pool.slots.values()} == {"b"}
+
+
+class TestLateRuns:
+    """Runs that counted as dead, and were only slow."""
+
+    def test_what_it_had_only_reserved_it_asks_for_anew(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h8"), host("h9"), limit=2))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.begin("h8", "b").may_start
+        room.dead = set()
+        room.ask("h9")
+        waiting = room.ask("h2").waiting
+        assert waiting is not None and waiting.cause is Cause.run and room.held() == {"h1", "h8"}
+        room.end("h1")
+        assert room.begin("h2").may_start
+
+    def test_it_does_not_begin_with_what_was_taken_from_it_meanwhile(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h8"), limit=2))
+        answer = room.ask("h1")
+        room.dead = {"a"}
+        assert room.begin("h8", "b").may_start
+        room.record = begun(room.record, POOL, "a", "n-h1", answer.before)
+        assert not is_held(room.pool, "n-h1", "a")
+
+    def test_what_it_ends_proves_nothing_of_another_rollout(self) -> None:
+        other = Kind("4 x 10de:2336", "ubuntu-24.04", "containerd", "570.1", "580.2")
+        room = Room(rollout_of(host("h5", kind=other)))
+        room.begin("h5")
+        room.dead = {"a"}
+        room.rollout = rollout_of(*fleet(2, policy="q2"), *(
+            host(name, kind=other, policy="q2", half_done=name == "h5") for name in ("h3", "h4", "h5")),
+            canaries="every_kind", limit=4)
+        room.nodes = nodes_of(room.rollout)
+        canaries = [unit.hosts[0] for unit in room.rollout.units if unit.place.name == "canary"]
+        (first,) = [name for name in canaries if name in ("h1", "h2")]
+        assert room.ask(first, "b", aim="y").may_start
+        room.dead = set()
+        room.end("h5")
+        room.end(first, run="b")
+        (rest,) = {"h3", "h4"}.difference(canaries)
+        waiting = room.ask(rest, "b", aim="y").waiting
+        assert waiting is not None and waiting.cause is Cause.canary
+        assert room.pool.rollout is not None and set(room.pool.rollout.done) == {"n-" + first}
+
+    def test_one_of_this_rollout_counts(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.begin("h1")
+        room.dead = {"a"}
+        room.begin("h2", "b")
+        room.end("h1")
+        assert room.pool.rollout is not None and set(room.pool.rollout.done) == {"n-h1"}
+
+    def test_what_it_waited_for_is_kept_for_it_no_longer(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h8"), host("h9"), limit=2))
+        room.ask("h9", "b")
+        room.now += timedelta(hours=1)
+        assert room.ask("h1").waiting is not None and room.pool.claims
+        room.now -= timedelta(hours=1)
+        room.dead = {"a"}
+        assert room.ask("h8", "b").may_start and not room.pool.claims
+
+
+class TestUnits:
+    """What restarts together never runs two drivers for long."""
+
+    def test_where_one_is_refused_at_its_turn_the_others_are_left_too(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3")))
+        room.begin("h1")
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "a bare pod", room.now)
+        for _ in range(2):
+            answer = room.ask("h2")
+            assert answer.is_final and [each.code for each in answer.refusals] == ["rollout.unit_incomplete"]
+            assert "h1 cannot be changed: a bare pod" in answer.refusals[0].found
+            assert room.held() == set()
+        assert room.ask("h3").may_start
+
+    def test_but_not_where_it_needed_nothing_any_more(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x")))
+        room.begin("h1")
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "", room.now)
+        assert room.ask("h2").may_start
+
+    def test_then_the_others_are_asked_about_anew(self) -> None:
+        room = Room(rollout_of(*fleet(3, clique="x"), host("h8"), max_failures=0, limit=4))
+        room.begin("h1")
+        room.begin("h8")
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "", room.now)
+        room.end("h8", FAILED)
+        assert [each.code for each in room.ask("h2").refusals] == ["rollout.too_many_failures"]
+        room.end("h8", FREED)
+        answer = room.begin("h2")
+        assert answer.may_start and set(answer.before) == {"n-h2", "n-h3"} and room.ask("h3").may_start
+
+    def test_but_what_is_under_way_goes_on_to_its_end(self) -> None:
+        room = Room(rollout_of(*fleet(3, clique="x"), host("h8"), max_failures=0, limit=4))
+        room.begin("h1")
+        room.begin("h8")
+        room.end("h8", FAILED)
+        assert room.ask("h2").may_start
+        room.end("h1")
+        room.end("h2")
+        assert room.ask("h3").may_start
+
+    def test_where_one_has_failed_no_other_begins(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), max_failures=0, canaries="every_kind"))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        answer = room.ask("h2")
+        assert answer.is_final and not answer.may_start and room.held() == set()
+
+    def test_what_has_begun_goes_on(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x")))
+        room.begin("h1")
+        room.begin("h2")
+        room.end("h1", FAILED)
+        assert room.ask("h2").may_start
+
+    def test_another_run_may_do_what_one_has_left(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.begin("h1")
+        room.begin("h2")
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "a bare pod", room.now)
+        room.rollout = rollout_of(host("h1"))
+        assert room.ask("h1", "b").may_start
+        room.end("h1", run="b")
+        assert room.pool.rollout is not None and not room.pool.rollout.left
+
+
+class TestDeadlock:
+    def two(self, limit: int, mode: str = "parallel") -> Room:
+        """Two cliques, each of which a dead run has begun with, and a limit that was lowered since."""
+        hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
+        room = Room(rollout_of(*hosts, limit=4))
+        room.begin("x1")
+        room.begin("y1")
+        room.dead = {"a"}
+        room.rollout = rollout_of(*(replace(each, half_done=each.name in ("x1", "y1")) for each in hosts), limit=limit,
+                                  unit_mode=mode)
+        return room
+
+    def test_who_waits_for_each_other_is_told_what_a_person_does(self) -> None:
+        room = self.two(2)
+        for name in ("x1", "y2"):
+            waiting = room.ask(name, "b").waiting
+            assert waiting is not None and waiting.cause is Cause.person and "`rolling`" in waiting.why
+
+    @pytest.mark.parametrize("limit, mode", [(2, "rolling"), (3, "parallel")])
+    def test_which_lets_them_go_on(self, limit: int, mode: str) -> None:
+        room = self.two(limit, mode)
+        assert room.begin("x1", "b").may_start
+        waiting = room.ask("y2", "b").waiting
+        assert waiting is not None and waiting.cause is not Cause.person
+
+
+class TestSettled:
+    def test_what_a_run_that_is_over_holds_of_a_node_that_needs_nothing_is_free(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=3))
+        for name, run in (("h1", "a"), ("h2", "a"), ("h3", "b")):
+            room.begin(name, run)
+        record = settled(room.record, POOL, ["n-h1", "n-h3", "n-h9"], lambda run: run == "a")
+        assert {slot.host for slot in record.pool(POOL).slots.values()} == {"h2", "h3"}
+
+    def test_what_has_failed_there_stays_so(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        failed = room.record
+        assert settled(failed, POOL, ["n-h1"], lambda run: True) == failed
+        room.rollout = rollout_of(*fleet(2, policy="q2"))
+        room.begin("h1", "b")
+        assert settled(room.record, POOL, ["n-h1"], lambda run: True).pool(POOL).slots == failed.pool(POOL).slots
+
+
+class TestCanaries:
+    def test_what_went_well_is_remembered_for_the_policy(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind", soak="10m"))
+        (canary,) = room.rollout.units[0].hosts
+        others = [each.name for each in fleet(3) if each.name != canary]
+        assert room.ask(others[0]).waiting is not None and room.ask(canary).may_start
+        assert room.pool.slots["n-" + canary].proofs == (host("h1").proof,)
+        room.now += timedelta(minutes=20)
+        room.end(canary)
+        assert room.pool.proofs == {host("h1").proof: Proof("n-" + canary, room.now)}
+        waiting = room.ask(others[0]).waiting
+        assert waiting is not None and waiting.why.endswith("watched until Wed 2026-07-01 12:30 UTC")
+        room.now += timedelta(minutes=10)
+        assert room.ask(others[0]).may_start
+        room.close()
+        again = plan([each for each in fleet(3) if each.name != canary], policy(canaries="every_kind"), NOW,
+                     room.pool.proofs)
+        assert all(unit.place.name == "in_order" for unit in again.units)
+        later = Room(again, room.record)
+        later.now = room.now
+        assert later.ask(others[1], "b").may_start
+
+    @pytest.mark.parametrize("canaries", ["every_kind", "none"])
+    def test_one_that_is_ill_holds_others_back_in_later_runs_too(self, canaries: str) -> None:
+        room = Room(rollout_of(*fleet(4), canaries=canaries, limit=1))
+        canary = room.rollout.units[0].hosts[0]
+        others = [each for each in fleet(4) if each.name != canary]
+        room.ask(canary)
+        room.end(canary)
+        room.close()
+        room.nodes["n-" + canary] = NodeState("n-" + canary, unhealthy="7 of 8 GPUs")
+        again = plan(others, policy(canaries=canaries, limit=1), room.now, room.pool.proofs)
+        later = Room(again, room.record)
+        later.nodes = room.nodes
+        waiting = later.ask(others[0].name, "b").waiting
+        assert waiting is not None and waiting.cause is (Cause.canary if canaries != "none" else Cause.slots)
+        later.nodes = {**room.nodes, "n-" + canary: NodeState("n-" + canary)}
+        assert later.ask(others[0].name, "b").may_start
+
+    def test_but_not_where_it_is_to_be_changed_anew(self) -> None:
+        room = Room(rollout_of(*fleet(2), canaries="every_kind", limit=2))
+        canary, other = (unit.hosts[0] for unit in room.rollout.units)
+        room.ask(canary)
+        room.end(canary)
+        room.close()
+        room.nodes["n-" + canary] = NodeState("n-" + canary, unhealthy="7 of 8 GPUs")
+        assert room.ask(other, "b").may_start and room.ask(canary, "b").may_start
+
+    def test_one_canary_of_a_kind_in_all_runs(self) -> None:
+        room = Room(rollout_of(*fleet(2), canaries="every_kind"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        slice_of = rollout_of(host("h8"), host("h9"), canaries="every_kind")
+        room.rollout, room.nodes = slice_of, {**room.nodes, **nodes_of(slice_of)}
+        (theirs,) = slice_of.units[0].hosts
+        waiting = room.ask(theirs, "b").waiting
+        assert waiting is not None and waiting.why == (
+            "waits for another canary of its kind, node n-%s, which is in progress" % canary)
+        room.record = ended(room.record, POOL, "n-" + canary, "a", DONE, "", NOW)
+        assert room.ask(theirs, "b").may_start and room.pool.slots["n-" + theirs].proofs == ()
+
+    def test_one_that_falls_ill_proves_nothing(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        room.end(canary)
+        room.nodes["n-" + canary] = NodeState("n-" + canary, ready=False)
+        other = next(each.name for each in fleet(3) if each.name != canary)
+        assert room.ask(other).waiting.why.endswith("changed and not healthy: its Node is not Ready")
+
+    def two_kinds(self, **options: Any) -> Tuple[Room, List[str], List[str]]:
+        """(the room, its canaries in their order, the others)."""
+        other = replace(H100, board="4 x 10de:26b9")
+        room = Room(rollout_of(*fleet(3), *(host("k%d" % each, kind=other) for each in range(2)),
+                               canaries="every_kind", **options))
+        names = [unit.hosts[0] for unit in room.rollout.units]
+        return room, names[:2], names[2:]
+
+    def test_nobody_begins_before_one_that_waits_for_its_place_however_long(self) -> None:
+        """The default, one host at a time: the second canary waits until the first one is back."""
+        room, (first, second), others = self.two_kinds(limit=1)
+        assert room.begin(first).may_start
+        for _ in range(90):
+            room.now += timedelta(seconds=10)
+            assert room.ask(second).waiting is not None
+        assert set(room.pool.canaries) == {"host " + second}
+        room.end(first)
+        for name in others:
+            waiting = room.ask(name, patience_is_over=True).waiting
+            assert waiting is not None and (waiting.cause, waiting.why) == (
+                Cause.canary, "waits for the canary host %s, which is not changed yet" % second)
+        assert room.ask(second).may_start and room.pool.canaries == {}
+
+    def test_that_it_asks_is_told_once_a_while_and_forgotten_where_it_does_not(self) -> None:
+        room, (first, second), others = self.two_kinds(limit=1)
+        room.begin(first)
+        assert room.ask(second).record is not None and room.ask(second).record is None
+        room.now += CLAIM / 4
+        assert room.ask(second).record is not None and room.pool.canaries["host " + second].asked == room.now
+        room.end(first)
+        room.now += CLAIM - timedelta(seconds=1)
+        assert room.ask(others[0], patience_is_over=True).waiting is not None
+        room.now += timedelta(seconds=1)
+        assert room.ask(others[0], patience_is_over=True).may_start
+        room.close()
+        assert room.pool.canaries == {}
+
+    @pytest.mark.parametrize("state", [{"cordoned_by": "ada"}, {"ready": False}])
+    def test_one_that_waits_for_what_may_never_end_is_not_waited_for(self, state: Dict[str, Any]) -> None:
+        """In its failure domain somebody else has a node, or one is down; in the other one nothing is."""
+        room = Room(rollout_of(host("h1", domain="a"), *(host("k%d" % each, domain="b", jobs=frozenset("j"))
+                                                         for each in range(2)),
+                               canaries="every_kind", limit=3, domain_limit=1))
+        assert room.rollout.units[0].hosts == ("h1",)
+        room.nodes["x"] = NodeState("x", domain="a", **state)
+        answer = room.ask("h1")
+        assert answer.waiting is not None and answer.is_final == ("cordoned_by" in state) and room.pool.canaries == {}
+        assert room.ask("k0").waiting is not None
+        assert room.ask("k0", patience_is_over=True).may_start
+
+    def test_until_when_it_is_watched_is_told(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind", soak="4h"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        room.end(canary)
+        other = next(each.name for each in fleet(3) if each.name != canary)
+        waiting = room.ask(other).waiting
+        assert waiting is not None and (waiting.cause, waiting.until) == (Cause.canary, NOW + timedelta(hours=4))
+        # In another slice of the job, whose own canary waits for it
+        slice_of = rollout_of(host("h8"), host("h9"), canaries="every_kind", soak="4h")
+        room.rollout, room.nodes = slice_of, {**room.nodes, **nodes_of(slice_of)}
+        theirs = room.ask(slice_of.units[0].hosts[0], "b").waiting
+        assert theirs is not None and (theirs.cause, theirs.until) == (Cause.canary, NOW + timedelta(hours=4))
+
+    def test_one_that_was_left_leaves_it_to_the_next(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind"))
+        (canary,) = room.rollout.units[0].hosts
+        room.ask(canary)
+        room.end(canary, LEFT)
+        other = next(each.name for each in fleet(3) if each.name != canary)
+        assert room.ask(other).may_start and room.pool.slots["n-" + other].proofs == (host("h1").proof,)
+        assert room.ask(canary).is_final
+
+
+def test_how_long_a_kind_takes_is_told_by_those_that_were_changed() -> None:
+    room = Room(rollout_of(*fleet(30), limit=1))
+    assert room.pool.expected(str(H100)) is None
+    for each in range(1, 26):
+        room.ask("h%d" % each)
+        room.now += timedelta(minutes=each)
+        room.end("h%d" % each)
+    assert len(room.pool.seconds[str(H100)]) == 20 and room.pool.expected(str(H100)) == 24 * 60
+    told = {"converged": False, "disruption": "driver_reload", "change": {
+        "digest": "p1", "policy": "q1", "board": H100.board, "system": H100.system, "runtime": H100.runtime,
+        "driver_from": "570.1", "driver_to": "580.2"}}
+    known = Known("h30", "n-h30", told)
+    assert host_of(known, None, room.pool, policy(), room.is_alive).seconds == 24 * 60
+    assert host_of(known, None, Pool(), policy(expected_duration="2h"), room.is_alive).seconds == 7200
+
+
+class TestHosts:
+    TOLD = {"converged": False, "disruption": "reboot", "refusals": [], "unfinished": [], "change": {
+        "digest": "p1", "policy": "q1", "board": "b", "system": "s", "runtime": "r", "driver_from": "1",
+        "driver_to": "2", "clique": "c.1"}}
+
+    def of(self, slot: Optional[Slot] = None, state: Optional[NodeState] = None, told: Any = TOLD,
+           dead: FrozenSet[str] = frozenset(), **pool: Any) -> Host:
+        slots = {} if slot is None else {"n": slot}
+        return host_of(Known("h", "n", told), state, Pool(slots=slots, **pool), policy(), lambda run: run not in dead)
+
+    def test_what_was_planned_is_in_it(self) -> None:
+        made = self.of()
+        assert (made.plan, made.policy, made.kind, made.clique, made.disruption) == (
+            "p1", "q1", Kind("b", "s", "r", "1", "2"), "c.1", Disruption.reboot)
+        assert made.reachable and not made.in_service and made.ready
+
+    def test_one_that_could_not_be_asked_is_in_it_too(self) -> None:
+        assert not self.of(told=None).reachable
+
+    def test_its_own_refusal_is_the_rollouts(self) -> None:
+        refusal = {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}
+        made = self.of(told={**self.TOLD, "refusals": [refusal]})
+        assert made.refusal is not None and made.refusal.code == "driver.x"
+
+    def test_what_no_run_has_closed_is_something_to_do(self) -> None:
+        told = {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}
+        assert self.of(told=told).plan and not self.of(told={**told, "unfinished": []}).plan
+
+    @pytest.mark.parametrize("slot, state, runs, half_done", [
+        (None, None, (), False),
+        (None, NodeState("n", ours=True), (), True),
+        (None, NodeState("n", cordoned_by="ada"), (), False),
+        (Slot("h", "a", NOW), None, ("a",), False),
+        (Slot("h", "a", NOW), None, (), True),
+        (Slot("h", "b", NOW), None, ("b",), True),
+        (Slot("h", "a", NOW, begun=False), None, (), False),
+        (Slot("h", "a", NOW, FAILED), NodeState("n", ours=True), (), False),
+    ])
+    def test_what_a_run_began_and_did_not_end(
+        self, slot: Optional[Slot], state: Optional[NodeState], runs: Sequence[str], half_done: bool
+    ) -> None:
+        opened = OpenRollout("x", NOW, {run: Run("c", NOW, NOW) for run in runs})
+        assert self.of(slot, state, dead=frozenset("b"), rollout=opened).half_done == half_done
+
+    @pytest.mark.parametrize("asked_for, failed", [("q1", "Xid"), ("q2", "")])
+    def test_what_failed_by_this_policy(self, asked_for: str, failed: str) -> None:
+        assert self.of(Slot("h", "a", NOW, FAILED, policy=asked_for, reason="Xid")).failed == failed
+
+    @pytest.mark.parametrize("told", [
+        {"converged": True, "disruption": "none", "change": {}},
+        {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}])
+    def test_what_failed_is_not_well_where_nothing_is_left_to_do(self, told: Dict[str, Any]) -> None:
+        made = self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), NodeState("n", ours=True), told)
+        assert made.failed == "Xid" and not made.half_done
+        rollout = rollout_of(made)
+        assert rollout.beside == rollout.units == ()
+        assert rollout.refused["h"].code == "rollout.failed_before"
+        assert rollout.refused["h"].found == "the change of node n has failed before: Xid"
+
+    @pytest.mark.parametrize("told", [None, {"refusals": [
+        {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
+    def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
+        assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
+
+    def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
+        before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
+        assert self.of(Slot("h", "b", NOW, begun=False, policy="q2", failure=before)).failed == "Xid"
+        assert not self.of(Slot("h", "b", NOW, policy="q2", failure=before)).failed
+
+    def test_jobs_that_share_a_node_restart_together(self) -> None:
+        assert job_groups({"a": ["n1", "n2"], "b": ["n3", "n2"], "c": ["n4"], "d": ["n5", "n5", "n6"]}) == {
+            "n1": "a", "n2": "a", "n3": "a", "n5": "d", "n6": "d"}
+        assert job_groups({"a": ["n1", "n2"], "b": ["n3", "n4"], "c": ["n2", "n3"]}) == dict.fromkeys(
+            ["n1", "n2", "n3", "n4"], "a")
+
+
+TIMES = st.integers(0, 10 ** 9).map(lambda seconds: NOW + timedelta(seconds=seconds))
+WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
+NAMES = st.sampled_from(["n1", "n2", "n3", "a", "b"])
+SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_from(STATES), begun=st.booleans(),
+                  confirmed=st.booleans(), counts=st.booleans(), aim=WORDS, joined=st.booleans(),
+                  proofs=st.lists(WORDS, max_size=2).map(tuple),
+                  policy=WORDS, kind=WORDS, reason=WORDS, failure=st.one_of(st.none(), st.builds(
+                      Slot, host=NAMES, run=NAMES, since=TIMES, state=st.just(FAILED), reason=WORDS)))
+ROLLOUTS = st.one_of(st.none(), st.builds(
+    OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES, st.integers(0, 9999))),
+    st.dictionaries(NAMES, TIMES), st.dictionaries(NAMES, st.builds(Left, NAMES, WORDS)),
+    st.dictionaries(NAMES, TIMES)))
+POOLS = st.builds(
+    Pool, limit=st.sampled_from(["", "1", "5%"]), domain_limit=st.sampled_from(["", "1"]),
+    rollout=ROLLOUTS, last=ROLLOUTS,
+    slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
+    claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
+    canaries=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
+    seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)))
+
+
+@settings(max_examples=150)
+@given(pools=st.dictionaries(NAMES, POOLS, max_size=2))
+def test_a_record_is_read_as_it_was_written(pools: Dict[str, Pool]) -> None:
+    record = Record(pools)
+    assert read_record(written(record)) == record and written(read_record(written(record))) == written(record)
+
+
+class Cluster:
+    """Several runs that ask, begin, end and die, administrators, and Nodes that come and go; all counted beside.
+
+    Each question is asked of the Nodes as they were a while ago, and confirmed with those of now, as over a network.
+    """
+
+    def __init__(self, hosts: Sequence[Host], options: Dict[str, Any], runs: int) -> None:
+        self.names = ["r%d" % each for each in range(runs)]
+        self.hosts = {each.name: each for each in hosts}
+        self.options = options
+        self.text = ""
+        self.nodes = {each.node: NodeState(each.node, domain=each.domain) for each in hosts
+                      if each.in_service or len(each.name) % 2}
+        self.nodes = {name: replace(state, in_service=self.hosts[name[2:]].in_service)
+                      for name, state in self.nodes.items()}
+        self.seen = dict(self.nodes)
+        self.dead: Set[str] = set()
+        self.now = NOW
+        # Nodes that a run has begun with and not ended, those that are reserved for it, and which of them for sure, and
+        # those that failed
+        self.begun: Dict[str, str] = {}
+        self.reserved: Dict[str, str] = {}
+        self.sure: Set[str] = set()
+        self.pending: List[Tuple[str, str, Answer]] = []
+        self.failed: Set[str] = set()
+        self.changed: Set[str] = set()
+        self.new: Set[str] = {each.node for each in hosts if not each.in_service}
+        self.rollouts = {name: self.planned(name) for name in self.names}
+
+    @property
+    def record(self) -> Record:
+        return read_record(self.text)
+
+    def planned(self, name: str) -> Rollout:
+        """A slice, as AWX makes them."""
+        number = self.names.index(name)
+        return plan([each for place, each in enumerate(self.hosts.values())
+                     if place % len(self.names) == number and each.node not in self.changed],
+                    policy_of(self.options), self.now, self.record.pool(POOL).proofs)
+
+    def out(self, domain: Optional[str] = None) -> Set[str]:
+        of_nodes = {state.name for state in self.nodes.values() if state.cordoned_by or not state.ready}
+        held = {*of_nodes, *self.begun, *self.failed, *self.sure.intersection(self.reserved)} - self.new
+        gone = {node for node in held if node not in self.nodes}
+        return {node for node in held - gone if domain is None or self.hosts[node[2:]].domain == domain}
+
+    def ask(self, run: str, name: str) -> bool:
+        """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
+        asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
+        answer = asked(self.record, POOL, asking, self.rollouts[run], self.seen, self.is_alive)
+        if answer.record is not None:
+            self.text = written(answer.record)
+        self.reserved = {node: each for node, each in self.reserved.items() if node in self.record.pool(POOL).slots}
+        if answer.may_start and answer.before:
+            self.pending.append((run, name, answer))
+            self.reserved.update((node, run) for node in answer.before if node not in self.begun)
+        elif answer.may_start:
+            return self._begins(run, name)
+        return False
+
+    def conclude(self) -> bool:
+        """The oldest of those that wait for it is confirmed, or gives back what it had."""
+        run, name, answer = self.pending.pop(0)
+        if run in self.dead:
+            return False
+        asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
+        for node in answer.before:
+            self.reserved.pop(node, None)
+        if not confirmed(answer, POOL, asking, self.rollouts[run], self.nodes, self.is_alive).may_start:
+            self.text = written(given_back(self.record, POOL, run, answer.before))
+            self._knows_what_it_has(run)
+            return False
+        if len(answer.before) > 1:
+            self.text = written(begun(self.record, POOL, run, self.hosts[name].node, answer.before))
+        if not is_held(self.record.pool(POOL), self.hosts[name].node, run):
+            return False
+        before = {domain: self.out(domain) for domain in (None, "a", "b")}
+        self.reserved.update((node, run) for node in answer.before if node not in self.begun)
+        self.sure.update(answer.before)
+        self.failed.difference_update(answer.before)
+        self._keeps_to_the_limits(before)
+        return self._begins(run, name)
+
+    def _keeps_to_the_limits(self, before: Dict[Optional[str], Set[str]]) -> None:
+        for domain, limit in ((None, self.options["limit"]), *(
+                (each, self.options["domain_limit"]) for each in ("a", "b") if self.options["domain_limit"])):
+            assert len(self.out(domain)) <= max(limit, len(before[domain]))
+
+    def _knows_what_it_has(self, run: str) -> None:
+        for node, slot in self.record.pool(POOL).slots.items():
+            if slot.run == run and node not in self.begun and slot.state == WORKING:
+                self.reserved[node] = run
+                self.sure.update([node] if slot.confirmed and not slot.begun else [])
+
+    def dies(self, run: str) -> None:
+        self.dead.add(run)
+        self.reserved = {node: each for node, each in self.reserved.items() if each != run}
+
+    def lives(self, run: str) -> None:
+        """It was only slow."""
+        self.dead.discard(run)
+        self._knows_what_it_has(run)
+
+    def _begins(self, run: str, name: str) -> bool:
+        node = self.hosts[name].node
+        before = {domain: self.out(domain) for domain in (None, "a", "b")}
+        assert self.begun.get(node, run) == run or self.begun[node] in self.dead
+        self.reserved.pop(node, None)
+        self.begun[node] = run
+        self.failed.discard(node)
+        self._keeps_to_the_limits(before)
+        return True
+
+    def is_alive(self, run: str) -> bool:
+        return run not in self.dead
+
+    def end(self, node: str, outcome: str) -> None:
+        run = self.begun.pop(node)
+        self.text = written(ended(self.record, POOL, node, run, outcome, "Xid", self.now, self.hosts[node[2:]]))
+        if outcome == FAILED:
+            self.failed.add(node)
+        elif outcome == DONE:
+            self.changed.add(node)
+            self.new.discard(node)
+            if node not in self.nodes or not self.nodes[node].in_service:
+                self.nodes[node] = NodeState(node, domain=self.hosts[node[2:]].domain)
+
+    def check(self) -> None:
+        """No slot is lost, and none is there that nobody holds."""
+        slots = self.record.pool(POOL).slots
+        kept = {node for node in {*self.begun, *self.failed} if node in self.nodes or node in self.new}
+        assert kept <= set(slots)
+        others = {node for node, slot in slots.items() if node in self.nodes or not slot.counts} - kept
+        # What a run has reserved and not begun is forgotten with it
+        assert others <= {*self.reserved, *(node for node in others if slots[node].run in self.dead)}
+        failed = {node for node, slot in slots.items() if slot.state == FAILED}
+        assert failed & kept <= self.failed and self.failed & kept - failed <= set(self.reserved)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject) -> None:
+    number = data.draw(st.integers(2, 9))
+    hosts = [host("h%d" % each, domain=data.draw(st.sampled_from("ab")),
+                  in_service=data.draw(st.sampled_from([True] * 5 + [False])),
+                  clique=data.draw(st.sampled_from(["", "x"]))) for each in range(number)]
+    options = {"limit": data.draw(st.integers(1, 4)), "domain_limit": data.draw(st.sampled_from([None, 1, 2])),
+               "canaries": data.draw(st.sampled_from(["none", "every_kind"])), "max_failures": 99}
+    cluster = Cluster(hosts, options, data.draw(st.integers(1, 3)))
+    for _ in range(data.draw(st.integers(1, 25))):
+        cluster.now += timedelta(seconds=data.draw(st.sampled_from([0, 1, 300])))
+        living = [run for run in cluster.names if run not in cluster.dead]
+        what = data.draw(st.sampled_from(["ask"] * 6 + ["conclude"] * 4 + [
+            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "die", "live", "live", "delete", "free"]))
+        node = data.draw(st.sampled_from([each.node for each in hosts]))
+        if what == "ask" and living:
+            run = data.draw(st.sampled_from(living))
+            own = list(cluster.rollouts[run].of_run)
+            name = data.draw(st.sampled_from(own)) if own else ""
+            if own and (run, name) not in [each[:2] for each in cluster.pending]:
+                cluster.ask(run, name)
+        elif what == "conclude" and cluster.pending:
+            cluster.conclude()
+        elif what == "end" and node in cluster.begun and cluster.begun[node] not in cluster.dead:
+            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED, LEFT])))
+        elif what in ("cordon", "uncordon", "not ready") and node in cluster.nodes:
+            cluster.nodes[node] = replace(cluster.nodes[node], ready=what != "not ready",
+                                          cordoned_by="ada" if what == "cordon" else "")
+        elif what == "look":
+            cluster.seen = dict(cluster.nodes)
+        elif what == "die" and len(living) > 1:
+            cluster.dies(living[0])
+        elif what == "live" and cluster.dead:
+            cluster.lives(min(cluster.dead))
+        elif what == "delete" and node in cluster.nodes and node not in {
+                *cluster.begun, *cluster.failed, *cluster.reserved}:
+            del cluster.nodes[node]
+            cluster.seen.pop(node, None)
+            cluster.new.add(node)
+        elif what == "free" and node in cluster.failed:
+            cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
+            cluster.failed.discard(node)
+        cluster.check()
+    _comes_to_its_end(cluster)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_no_run_that_is_late_exceeds_a_limit(data: st.DataObject) -> None:
+    """Each of two runs has a clique and a host beside it, and counts as dead now and then while it is at work."""
+    of_run = {run: [*(host(run + each, clique=run) for each in "12"), host(run + "3")] for run in "ab"}
+    rollouts = {run: rollout_of(*hosts, limit=3) for run, hosts in of_run.items()}
+    room = Room(rollouts["a"])
+    room.nodes = {**nodes_of(rollouts["a"]), **nodes_of(rollouts["b"])}
+    begun_with: Set[str] = set()
+    for _ in range(data.draw(st.integers(1, 20))):
+        run = data.draw(st.sampled_from("ab"))
+        name = data.draw(st.sampled_from([each.name for each in of_run[run]]))
+        what = data.draw(st.sampled_from(["begin", "begin", "begin", "end", "die", "live"]))
+        room.rollout = rollouts[run]
+        if what == "begin" and room.begin(name, run).may_start:
+            begun_with.add(name)
+        elif what == "end" and name in begun_with:
+            room.end(name, data.draw(st.sampled_from([DONE, LEFT])), run)
+            begun_with.discard(name)
+        elif what in ("die", "live"):
+            room.dead = {run} if what == "die" else set()
+        assert len(begun_with) <= 3 and begun_with <= room.held()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_order_of_events_forgets_a_failure(data: st.DataObject) -> None:
+    """Two policies, and runs that take over, give back, leave, end and die. A person, or a success, ends it."""
+    rollouts = [rollout_of(*fleet(2, clique="x", policy=name)) for name in ("q1", "q2")]
+    room = Room(rollouts[0])
+    room.end("h1", FAILED)
+    failed = {"h1"}
+    for _ in range(data.draw(st.integers(1, 20))):
+        room.rollout = data.draw(st.sampled_from(rollouts))
+        run, name = data.draw(st.sampled_from("ab")), data.draw(st.sampled_from(["h1", "h2"]))
+        what = data.draw(st.sampled_from(["ask", "ask", "begin", "give back", "close", "die", "live", *OUTCOMES]))
+        if what == "begin":
+            room.begin(name, run)
+        elif what in ("ask", "give back"):
+            answer = room.ask(name, run)
+            if what == "give back":
+                room.record = given_back(room.record, POOL, run, answer.before)
+        elif what == "close":
+            room.close(run)
+        elif what in ("die", "live"):
+            room.dead = {run} if what == "die" else set()
+        else:
+            try:
+                room.end(name, what, run)
+            except GpuOpsError as refused:
+                assert refused.code == "rollout.held_by_another"
+                continue
+            if what != LEFT:
+                failed.discard(name)
+            failed.update([name] if what == FAILED else [])
+        assert {slot.host for slot in room.pool.slots.values() if slot.earlier_failure} == failed
+
+
+def _comes_to_its_end(cluster: Cluster) -> None:
+    """Once nobody disturbs it any more, one run that is alone brings all of it to its end."""
+    cluster.pending.clear()
+    for node in sorted(cluster.failed):
+        cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
+    cluster.failed.clear()
+    cluster.nodes = {name: replace(state, ready=True, cordoned_by="") for name, state in cluster.nodes.items()}
+    cluster.seen = dict(cluster.nodes)
+    cluster.dead.update(cluster.names)
+    cluster.names = ["last"]
+    pool = cluster.record.pool(POOL)
+    hosts = [replace(each, half_done=each.node in pool.slots) for each in cluster.hosts.values()]
+    # One that was changed with its clique only in part, or that is larger than a limit, is a person's
+    cluster.options["unit_mode"] = "rolling"
+    cluster.rollouts = {"last": plan([each for each in hosts if each.node not in cluster.changed],
+                                     policy_of(cluster.options), cluster.now, pool.proofs)}
+    waiting = list(cluster.rollouts["last"].order)
+    for _ in range(len(waiting) + 1):
+        for name in list(waiting):
+            if cluster.ask("last", name) or (cluster.pending and cluster.conclude()):
+                cluster.end(cluster.hosts[name].node, DONE)
+                waiting.remove(name)
+    assert waiting == [] and cluster.changed == {each.node for each in hosts}
+    assert cluster.record.pool(POOL).slots == {}
+
+
+def test_a_claim_is_told_once_a_while_and_forgotten_where_nobody_asks() -> None:
+    room = Room(rollout_of(*fleet(2, clique="x"), host("h8"), host("h9"), limit=2))
+    room.ask("h9")
+    first = room.ask("h1")
+    assert first.record is not None and room.pool.claims == {"all": Claim("clique x", "a", NOW)}
+    assert room.ask("h1").record is None
+    assert room.ask("h8").waiting.cause is Cause.turn
+    room.now += CLAIM / 2
+    assert room.ask("h1").record is not None and room.pool.claims["all"].asked == room.now
+    room.now += CLAIM
+    assert room.ask("h8").may_start

@@ -1,0 +1,89 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A rollout as people read it: a few lines, whatever the fleet is."""
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, List
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import fleet_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.text import text as of_fleet
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host, Kind, Present
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import policy_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.text import lasting, render
+
+NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
+H100 = Kind("8 x 10de:2330", "ubuntu-24.04", "containerd", "570.1", "580.2")
+
+
+def host(name: str, **more: Any) -> Host:
+    return Host(**dict({"name": name, "node": name, "plan": "p1", "policy": "q1", "kind": H100, "domain": "r1",
+                        "disruption": Disruption.driver_reload, "seconds": 1500}, **more))
+
+
+def text(fleet: List[Host], **options: Any) -> str:
+    rollout = plan(fleet, policy_of(options), NOW)
+    return render(rollout, decide(rollout, Present(NOW)))
+
+
+def test_it_is_told_in_its_order() -> None:
+    fleet = [host("h1"), host("h2", jobs=frozenset(["train"])), host("h3", jobs=frozenset(["train"])),
+             host("h4", plan=""), host("h5", cordoned_by="somebody else"), host("h6", half_done=True)]
+    told = """\
+4 hosts of 6 to be changed in turn, 1 beside, 1 refused
+  at once: 2 in all; 2 of failure domain r1
+  places: 2 of 2 free
+    1. host h6; a run began with it and did not end; 25 min 0 s
+    2. host h1; canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; 25 min 0 s
+    3. 2 hosts: h2, h3; 1 job, failure domain r1; 25 min 0 s each
+  expected: 50 min 0 s of changes, beside the time until a window opens; 1 job to end or wait
+  waits: host h1: waits for another canary of its kind, host h6 (and 2 more)
+  refused: h5: node h5 was taken out of service by somebody else; do: uncordon it when its cause is gone, and run \
+again [rollout.cordoned_by_others]"""
+    assert text(fleet, limit=2, domain_limit=2) == told
+
+
+def test_the_plan_of_the_fleet_tells_how_long_each_takes_and_how_many_jobs_end() -> None:
+    """It has the units as data."""
+    fleet = [host("h1", seconds=600), *(host("h%d" % each, jobs=frozenset(["ns/job-%d" % each])) for each in (2, 3))]
+    units = plan(fleet, policy_of({}), NOW).to_dict()["units"]
+    told = of_fleet(fleet_of([each.name for each in fleet], [], {}, turns=units))
+    assert told.splitlines()[-3:] == [
+        "In this order:",
+        "  1. h1: canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; expected to take 10 min "
+        "0 s",
+        "  2. 2 hosts: 1 job, failure domain r1; 2 turns; expected to take 25 min 0 s each; 2 jobs hit: ns/job-2, "
+        "ns/job-3: h[2-3]"]
+
+
+def test_five_hundred_hosts_are_a_page() -> None:
+    fleet = [host("h%03d" % each, domain="r%d" % (each // 20), jobs=frozenset(map(str, range(each % 5))),
+                  clique="" if each % 4 else "c%d" % (each // 16), seconds=600 + 60 * (each % 3),
+                  kind=Kind("b%d" % (each % 7)), cordoned_by="x" if each % 50 == 1 else "",
+                  plan="" if each < 100 else "p", reachable=each % 70 != 5) for each in range(500)]
+    told = text(fleet, limit="5%", domain_limit="10%")
+    assert len(told.splitlines()) <= 40 and max(map(len, told.splitlines())) < 300
+    assert "groups more" in told
+
+
+@pytest.mark.parametrize("number, limit, soak, seconds", [
+    (4, 1, "0", 6000), (4, 2, "0", 4500), (4, 4, "0", 3000), (4, 1, "10m", 6600), (1, 1, "0", 1500), (0, 1, "0", 0)])
+def test_how_long_it_takes_follows_from_what_goes_side_by_side(
+    number: int, limit: int, soak: str, seconds: int
+) -> None:
+    """A canary first, then as many as there are places."""
+    fleet = [host("h%d" % each) for each in range(number)]
+    assert lasting(plan(fleet, policy_of({"limit": limit, "soak": soak if soak != "0" else 0}), NOW)) == seconds
+
+
+def test_without_canaries_all_go_at_once() -> None:
+    fleet = [host("h%d" % each, seconds=60 * (each + 1)) for each in range(4)]
+    assert lasting(plan(fleet, policy_of({"limit": 9, "canaries": "none"}), NOW)) == 240
+
+
+def test_where_nothing_is_to_be_changed_there_is_little_to_say() -> None:
+    assert text([host("h1", plan="")]) == "0 hosts of 1 to be changed in turn, 1 beside, 0 refused"
