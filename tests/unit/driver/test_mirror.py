@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Dict, Iterator
 
 import pytest
-from apt_machine import NAMES, Machine
+from apt_machine import NAMES, Machine, trusting
 from gpu_hosts import A100, facts
-from scratch_apt import Repository, Root, build
+from scratch_apt import Repository, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing
@@ -33,12 +33,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
             build(repository.directory, name, OLD + "-1")
             build(repository.directory, name, NEW + "-1", depends="dkms" if name == NAMES[0] else "")
         repository.add("dkms", "3.2.2")
-        root = Root(tmp_path / "host")
-        # Our own entry names a key below /, which this apt does not find: the administrator has one, too
-        root.trust(repository)
-        entry = root.path / "etc/apt/sources.list.d/other.list"
-        entry.write_text(entry.read_text().replace("127.0.0.1", "localhost"))
-        made = Machine(root, repository)
+        made = Machine(trusting(tmp_path / "host", repository), repository)
         made.apply(made.plan(facts(A100), version=OLD))
         yield made
 

@@ -207,6 +207,10 @@ def sign_index(directory: Path, key: str) -> None:
                     "--pinentry-mode", "loopback", "--passphrase", "", str(index)], check=True, capture_output=True)
 
 
+def without(packages: Sequence[Made], name: str) -> List[Made]:
+    return [each for each in packages if each.name != name]
+
+
 def publish(directory: Path, packages: Sequence[Made], modules: bool = False, key: str = "one") -> Path:
     """A repository of these packages, signed; the index is made anew."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -13,14 +13,14 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple, Type, TypeVar
 from urllib.parse import quote
 
 import pytest
 import scratch_rpm
 from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
-from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Made, Root, module_of
+from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -240,12 +240,10 @@ def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repos
 def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
     machine: Machine, tmp_path: Path, lacking: str, code: str
 ) -> None:
-    def without(packages: Sequence[Made]) -> List[Made]:
-        return [each for each in packages if each.name != lacking]
-
-    machine.mirror(scratch_rpm.publish(tmp_path / "mirror", without(scratch_rpm.OF_NVIDIA), modules=True))
+    machine.mirror(scratch_rpm.publish(
+        tmp_path / "mirror", scratch_rpm.without(scratch_rpm.OF_NVIDIA, lacking), modules=True))
     machine.root.configure("baseos", scratch_rpm.publish(
-        tmp_path / "system", without(scratch_rpm.OF_SYSTEM), key="two"), "two")
+        tmp_path / "system", scratch_rpm.without(scratch_rpm.OF_SYSTEM, lacking), key="two"), "two")
     before = machine.system()
     for state in ("staged", "present"):
         (refusal,) = machine.call(state=state)["refusals"]

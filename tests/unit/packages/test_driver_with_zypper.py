@@ -7,14 +7,14 @@ import http.server
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import pytest
 import scratch_rpm
 import scratch_zypper
 from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
-from scratch_rpm import OLDER_580, V580, V595, V610, Made
+from scratch_rpm import OLDER_580, V580, V595, V610
 from scratch_zypper import KERNELS, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -192,12 +192,9 @@ def test_what_is_staged_is_installed_without_the_repository_and_what_others_have
 def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
     machine: Machine, tmp_path: Path, lacking: str, code: str, told: str
 ) -> None:
-    def without(packages: Sequence[Made]) -> List[Made]:
-        return [each for each in packages if each.name != lacking]
-
-    machine.mirror(scratch_rpm.publish(tmp_path / "mirror", without(scratch_zypper.OF_NVIDIA)))
+    machine.mirror(scratch_rpm.publish(tmp_path / "mirror", scratch_rpm.without(scratch_zypper.OF_NVIDIA, lacking)))
     machine.root.configure("suse", scratch_rpm.publish(
-        tmp_path / "system", without(scratch_zypper.OF_SYSTEM), key="two"), "two")
+        tmp_path / "system", scratch_rpm.without(scratch_zypper.OF_SYSTEM, lacking), key="two"), "two")
     before = machine.system()
     for state in ("staged", "present"):
         (refusal,) = machine.call(state=state)["refusals"]

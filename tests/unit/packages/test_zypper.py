@@ -702,18 +702,24 @@ def test_what_came_as_a_dependency_is_told_and_what_is_marked_counts_as_such_for
     assert set(re.findall(r"(?m)^i +\| (\S+)", told)) == {"one", "two"}, told
 
 
-@pytest.mark.parametrize("left", ["", "\0" * 4096])
-def test_a_power_cut_in_a_transaction_takes_nothing_of_what_was_automatic(
-    root: Root, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """libzypp writes the file anew with each transaction, and syncs it no more than apt does."""
+def left_open(root: Root, marks: str) -> Tuple[Provenance, Journal, Step, Dict[str, Any]]:
+    """A transaction that was opened with these marks of two packages, and in which the power was cut."""
     root.rpm("-i", "--nodeps", "--justdb", *(str(scratch_rpm.built(Made(name, "1.0"))) for name in ("one", "two")))
-    root.write("/var/lib/zypp/AutoInstalled", "one\n")
+    root.write("/var/lib/zypp/AutoInstalled", marks)
     books, journal = Provenance(), Journal(root.host)
     step = packages_step("driver", "driver", {}, {"three": "1.0-1.el9"}, "a test", manager="zypper",
                          request={"three": "1.0-1.el9"})
     opened = {**books.opened(root.host, step), "boot": "the one before"}
     journal.note("started", step, "a plan", policy="", transaction=opened)
+    return books, journal, step, opened
+
+
+@pytest.mark.parametrize("left", ["", "\0" * 4096])
+def test_a_power_cut_in_a_transaction_takes_nothing_of_what_was_automatic(
+    root: Root, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libzypp writes the file anew with each transaction, and syncs it no more than apt does."""
+    books, journal, step, opened = left_open(root, "one\n")
     root.write("/var/lib/zypp/AutoInstalled", left)
     monkeypatch.setattr(Host, "booted", lambda _host: time.time() + 9)
     assert provenance.automatic(root.host, journal, ZYPPER) == {"one"}, "before anybody has settled it"
@@ -725,13 +731,7 @@ def test_a_power_cut_in_a_transaction_takes_nothing_of_what_was_automatic(
 
 def test_whoever_chooses_the_last_automatic_one_after_a_power_cut_is_heard(root: Root) -> None:
     """libzypp writes its heading then, a power cut leaves none."""
-    root.rpm("-i", "--nodeps", "--justdb", *(str(scratch_rpm.built(Made(name, "1.0"))) for name in ("one", "two")))
-    root.write("/var/lib/zypp/AutoInstalled", "# generated\n##\none\n")
-    books, journal = Provenance(), Journal(root.host)
-    step = packages_step("driver", "driver", {}, {"three": "1.0-1.el9"}, "a test", manager="zypper",
-                         request={"three": "1.0-1.el9"})
-    opened = {**books.opened(root.host, step), "boot": "the one before"}
-    journal.note("started", step, "a plan", policy="", transaction=opened)
+    books, journal, step, opened = left_open(root, "# generated\n##\none\n")
     root.write("/var/lib/zypp/AutoInstalled", "# generated\n##\n")
     books.settle(root.host, journal, step, opened)
     assert ZYPPER.automatic(root.host) == set()

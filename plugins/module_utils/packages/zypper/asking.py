@@ -179,6 +179,13 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+def fetched(done: CommandResult, wanted: Sequence[str]) -> Tuple[str, ...]:
+    """Where the packages lie that it was to fetch, () where one of them does not: it ends with 0 where a repository
+    lacks a file that its index names."""
+    files = parse(done.stdout).files
+    return files if done.rc in DONE and len(files) == len(wanted) else ()
+
+
 def complain(done: CommandResult, wanted: Sequence[str]) -> None:
     """Raises what an end says that leaves something undone. wanted: what was asked for."""
     if done.rc in DONE:

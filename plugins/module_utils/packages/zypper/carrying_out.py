@@ -53,8 +53,7 @@ def fetch(host: Host, step: Step) -> None:
         options = _repositories(host, scratch, step.parameters.get("without", ()))
         done = asking.zypper(host, *options, "--no-refresh", "download", *wanted)
     asking.complain(done, wanted)
-    # Where a repository lacks a file that its index names, it ends with 0
-    if len(asking.parse(done.stdout).files) != len(wanted):
+    if not asking.fetched(done, wanted):
         raise asking.failure(done)
 
 

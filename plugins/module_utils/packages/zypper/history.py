@@ -250,8 +250,8 @@ def _fetched(host: Host, words: List[str]) -> Tuple[str, ...]:
     if not words:
         return ()
     done = asking.zypper(host, "download", *words)
-    files = asking.parse(done.stdout).files
-    if done.rc not in asking.DONE or len(files) != len(words):
+    files = asking.fetched(done, words)
+    if not files:
         raise _not_finished(done, asking.told(done), "zypper download " + " ".join(words))
     return files
 
