@@ -22,7 +22,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Slot,
 )
 
-AT = datetime.now(timezone.utc).replace(microsecond=0)
 # While the host is planned again, its run counts as dead, and another one takes its place over
 TAKEN_OVER = ACTION + '''
 from dataclasses import replace
@@ -51,7 +50,12 @@ ActionModule = Stopped
 '''
 
 
-def held(*slots: Slot, seen: datetime = AT, **more: Any) -> Pool:
+@pytest.fixture
+def now() -> datetime:
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def held(*slots: Slot, seen: datetime, **more: Any) -> Pool:
     """What runs hold, of an open rollout of theirs."""
     opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, 600) for slot in slots})
     return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
@@ -59,19 +63,21 @@ def held(*slots: Slot, seen: datetime = AT, **more: Any) -> Pool:
 
 @pytest.mark.parametrize("age, left", [(timedelta(days=1), {}), (timedelta(0), {"gpu-1": "working"})],
                          ids=["a dead run", "one at work"])
-def test_the_place_of_a_host_that_needs_nothing_any_more(in_words: Hosts, age: timedelta, left: Any) -> None:
+def test_the_place_of_a_host_that_needs_nothing_any_more(
+    in_words: Hosts, now: datetime, age: timedelta, left: Any
+) -> None:
     """Its run was killed when it had given the node back, and had not said so yet."""
     site = Site(in_words, names(2))
-    slot = Slot("gpu-1", "dead@other", AT - age)
-    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=AT - age)))
+    slot = Slot("gpu-1", "dead@other", now - age)
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now - age)))
     done = site.run({"gpu_plan": NOTHING})
     assert done.returncode == 0, done.stdout
     assert {node: slot.state for node, slot in site.record().slots.items()} == left
 
 
-def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: Hosts) -> None:
+def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: Hosts, now: datetime) -> None:
     site = Site(in_words, names(2))
-    failed = Slot("gpu-1", "a@other", AT, FAILED, proofs=("policy: x",), policy="policy", reason="Xid 79")
+    failed = Slot("gpu-1", "a@other", now, FAILED, proofs=("policy: x",), policy="policy", reason="Xid 79")
     site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
     for _ in range(2):
         done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2)
@@ -99,15 +105,15 @@ def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts)
 
 @pytest.mark.parametrize("renewed, left", [(timedelta(0), {"gpu-1": "a@other"}), (timedelta(hours=1), {})])
 def test_who_renews_a_lease_is_at_work_wherever_the_record_is(
-    in_words: Hosts, renewed: timedelta, left: Dict[str, str]
+    in_words: Hosts, now: datetime, renewed: timedelta, left: Dict[str, str]
 ) -> None:
     site, run = Site(in_words, names(1)), custody.Run("a", "other")
-    slot = Slot("gpu-1", run.identity, AT - timedelta(days=1))
+    slot = Slot("gpu-1", run.identity, now - timedelta(days=1))
     site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since)), "team-b")
     site.client.apply("/api/v1/namespaces/gpuops", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
         "name": "gpuops"}})
     site.client.create(leases.path_of("gpuops"), leases.new(
-        site.client.get("/api/v1/nodes/gpu-1"), "gpuops", run, 600, (AT - renewed).timestamp()))
+        site.client.get("/api/v1/nodes/gpu-1"), "gpuops", run, 600, (now - renewed).timestamp()))
     [[told]] = in_words.controller.tasks(
         [{MODULE: {"state": "settled", "from_variables": True, "hosts": names(1)}}], hosts=names(1), variables={
             "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_rollout_namespace": "team-b"})

@@ -72,7 +72,7 @@ class TestPodsThatLeave:
         in_words.api.state.nodes = [node("gpu-1")]
         in_words.api.state.pods = [pod("trainer"), pod("agent", gpus=0, owner="DaemonSet")]
         told = in_words.site({"gpu_plan": planned(plan)})
-        assert "1 pod(s) with GPUs that no drain takes away: team/agent." in told, told
+        assert "1 pod(s) with GPUs that no drain takes away: team/agent, which belongs to DaemonSet/" in told, told
         assert [(method, path) for method, path in in_words.writes() if "/pods/" in path] == [
             ("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
         assert "unschedulable" not in in_words.api.state.nodes[0]["spec"]

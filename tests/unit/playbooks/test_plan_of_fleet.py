@@ -218,8 +218,8 @@ class TestApproved:
     told = ""
 
     @staticmethod
-    def digest(fleet: Fleet) -> str:
-        return fleet.plan(gpu_plan_dir="plans")[-1].rpartition("=")[2]
+    def digest(fleet: Fleet, **more: Any) -> str:
+        return fleet.plan(gpu_plan_dir="plans", **more)[-1].rpartition("=")[2]
 
     @staticmethod
     def site(fleet: Fleet, digest: str, **more: Any) -> Dict[str, str]:
@@ -246,7 +246,7 @@ class TestApproved:
     def test_hosts_are_refused_whose_plan_was_not_approved(self, fleet: Fleet) -> None:
         fleet.add("gpu-1", "gpu-2", plan=UPGRADE)
         fleet.add("gpu-3", plan=REFUSED)
-        digest = self.digest(fleet)
+        digest = self.digest(fleet, expect=2)
         fleet.add("gpu-4", plan=UPGRADE)
         for host in ("gpu-2", "gpu-4"):
             (fleet.plans / (host + ".json")).write_text(json.dumps(replace(UPGRADE, host=host, steps=()).to_dict()))

@@ -55,13 +55,18 @@ class TestEveryPlay:
         for play in plays(name):
             hosts = play["hosts"] if isinstance(play["hosts"], list) else [play["hosts"]]
             # Those in their order were of a play before
-            assert hosts[0] in ("{{ gpu_hosts | default('all') }}", "{{ gpu_hosts_in_order }}"), play["name"]
+            assert hosts[0] in ("{{ gpu_hosts | default('all') }}", "{{ gpu_hosts_in_order }}",
+                                "{{ gpu_hosts_of_no_cluster_in_order }}"), play["name"]
             assert all(re.fullmatch(r"\{\{ '&(gpuops_run_\w+)' if '\1' in groups else '!all' }}", pattern)
                        for pattern in hosts[1:]), play["name"]
 
     def test_nothing_of_it_stays_for_the_next_playbook_of_the_run(self, name: str) -> None:
+        """But what each begins by forgetting."""
         text = (REPOSITORY / "playbooks" / (name + ".yml")).read_text()
-        assert "set_fact" not in text and "cacheable" not in text
+        kept = [task["ansible.builtin.set_fact"] for play in plays(name) for task in play.get("tasks", ())
+                if "ansible.builtin.set_fact" in task]
+        assert text.count("set_fact") == len(kept) and "cacheable" not in text
+        assert all(facts == {"gpu_rollout_planned": {}} for facts in kept)
 
     def test_what_is_done_once_is_done_once_under_every_strategy(self, name: str) -> None:
         """Roles of the cluster write with run_once, which another strategy does once a host.
