@@ -7,12 +7,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
 from controller import LOCAL, Controller
@@ -339,6 +340,17 @@ class TestTags:
 TAKEN, GIVEN_BACK = ("node_maintenance : %s" % name for name in ("Take the node out of service", "Give the node back"))
 
 
+def uninstalled(
+    in_words: Hosts, *hosts: str, kubeconfig: Optional[str] = None, environment: Optional[Mapping[str, str]] = None
+) -> str:
+    """What is told, in check mode, of hosts on which nothing is."""
+    return in_words.controller.play(
+        "gpuops.nvidia.uninstall", "--check", hosts=hosts,
+        environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root), **(environment or {})},
+        variables={"gpu_cluster_kubeconfig": str(in_words.api.kubeconfig) if kubeconfig is None else kubeconfig,
+                   "gpu_uninstall_components": False, "canned": {"gpu_plan": planned(Plan())}}).stdout
+
+
 class TestUninstallAsksBeforeItDrains:
     """Against a cluster's API, in check mode; the host is this machine, or none."""
 
@@ -378,15 +390,16 @@ class TestUninstallAsksBeforeItDrains:
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
         assert TAKEN in told and "failed=0" in told, told
 
-    def test_one_whose_cordon_is_ours_is_given_back(self, controller: Controller, api: Api) -> None:
+    def test_one_whose_cordon_is_ours_is_given_back(self, in_words: Hosts) -> None:
         """A run that was killed before its last task leaves nothing else of ours."""
-        api.state.nodes = [node("host-1", annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"}, unschedulable=True)]
-        told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
+        in_words.api.state.nodes = [
+            node("host-1", annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"}, unschedulable=True)]
+        told = uninstalled(in_words, "host-1")
         assert GIVEN_BACK in told and "failed=0" in told, told
 
-    def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, controller: Controller, api: Api) -> None:
-        api.state.nodes = [node("cpu-1")]
-        told = self.said(controller, api, "-e", "gpu_uninstall_components=false", hosts=("cpu-1", "storage-1"))
+    def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("cpu-1")]
+        told = uninstalled(in_words, "cpu-1", "storage-1")
         assert TAKEN not in told and GIVEN_BACK not in told and told.count("failed=0") == 2, told
 
     @pytest.mark.variation
@@ -533,11 +546,10 @@ def test_one_of_them_may_be_that_of_the_environment(
     assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
 
 
-def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
+def test_a_credential_in_the_environment_is_a_cluster(in_words: Hosts) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
-    api.state.nodes = [node("host-1", labels=GPU)]
-    done = controller.play(
-        "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
-        environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
-    assert TAKEN in done.stdout, done.stdout
-    assert api.state.requests
+    in_words.api.state.nodes = [node("host-1", labels=GPU)]
+    told = uninstalled(in_words, "host-1", kubeconfig="", environment={
+        "K8S_AUTH_HOST": in_words.api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
+    assert TAKEN in told, told
+    assert in_words.api.state.requests
