@@ -188,6 +188,12 @@ class Fleet:
         path.write_text(json.dumps([{"hosts": hosts, "gather_facts": False, "tasks": list(tasks)}]))
         return self.start(str(path), *options, **variables)
 
+    def free(self, node: str) -> None:
+        """Say that somebody has looked at a node whose change has failed."""
+        done = self.tasks("localhost", [{"gpuops.nvidia.gpu_rollout": {
+            "state": "ended", "name": node, "outcome": "freed", "kubeconfig": str(self.lab.kubeconfig)}}])
+        assert done.code == 0, done.failures()
+
     # On a host
 
     def say(self, host: str, *argv: str) -> str:

@@ -322,7 +322,7 @@ def test_two_nodes_at_once_never_leave_fewer_than_the_budget(cluster: Cluster) -
     try:
         with ThreadPoolExecutor(2) as pool:
             drains = [pool.submit(drain_node, Client(Connection(kubeconfig=str(cluster.plane.kubeconfig))), node,
-                                  policy_of({"timeout": 60, "progress_interval": 1}), False, lines.append)
+                                  policy_of({"timeout": 60, "progress_interval": 1}), False, tell=lines.append)
                       for node in nodes]
         assert all(each.result()["changed"] for each in drains)
     finally:

@@ -92,7 +92,7 @@ class TestTheBookOfFields:
             return real(*arguments, **options)
 
         bed.client.apply = apply  # type: ignore[method-assign]
-        with pytest.raises(Exception, match=r"\[cluster\.(no_such_node|request_refused)\]"):
+        with pytest.raises(Exception, match=r"\[cluster\.(no_such_node|request_refused|custody_lost)\]"):
             bed.take("a")
         assert bed.client.find(PATH) is None
 

@@ -76,6 +76,9 @@ def test_a_driver_that_does_not_load_gives_way_to_the_one_before(demo: Fleet, in
     assert node["spec"]["unschedulable"] is True
     assert any("Rolled back to driver %s" % OLD in value for value in node["metadata"]["annotations"].values())
     demo.say("h100", "rm", rule)
+    unseen = demo.run("gpuops.nvidia.site", gpu_hosts="h100")
+    assert unseen.code != 0 and "[rollout.failed_before]" in unseen.failures(), unseen.failures()
+    demo.free("h100")
     demo.play("gpuops.nvidia.site", gpu_hosts="h100")
     # The toolkit's own unit, which met the fault at the time, and is not asked again until a driver comes or goes
     demo.say("h100", "systemctl", "reset-failed", "nvidia-cdi-refresh.service")

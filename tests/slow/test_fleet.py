@@ -10,7 +10,6 @@ import contextlib
 import json
 import subprocess
 import threading
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Set
 
 import gpu_pods
@@ -113,11 +112,10 @@ def test_a_canary_that_fails_is_rolled_back_and_the_others_are_untouched(fleet: 
         fleet.say(host, "systemctl", "reset-failed", "nvidia-cdi-refresh.service")
 
 
-def test_a_service_never_has_fewer_replicas_than_its_budget(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_service_never_has_fewer_replicas_than_its_budget(fleet: Fleet) -> None:
     """Once somebody has seen to the canary; two hosts at once are let, and their evictions wait for each other."""
     (canary,) = out_of_service(fleet)
-    fleet.tasks("localhost", [{"gpuops.nvidia.gpu_rollout": {
-        "state": "ended", "name": canary, "outcome": "freed", "kubeconfig": str(fleet.lab.kubeconfig)}}])
+    fleet.free(canary)
     with fewest_replicas(fleet) as replicas:
         upgraded = fleet.play("gpuops.nvidia.site", gpu_driver_version=NEW, gpu_rollout_limit=2)
     assert {state(fleet, host)["loaded"] for host in HOSTS} == {NEW}

@@ -121,9 +121,11 @@ class Budget:
         that is taken off with our components, or its GPUs, which go with the device plugin. It is gone where there is
         no Node.
         """
-        asked_for = {name: self._client.find("%s/%s" % (NODES, name)) for name in sorted(set(pool.slots) - set(nodes))}
-        found = (node_state(node, self._reading, asked_for) for node in asked_for.values() if node is not None)
-        return {**nodes, **{state.name: state for state in found if state is not None}}
+        held = sorted(set(pool.slots) - set(nodes))
+        # By lists of one, as a plan needs no further right then
+        found = (state for name in held for state in self._client.items(
+            NODES, keep=lambda node: node_state(node, self._reading, held), fieldSelector="metadata.name=" + name))
+        return {**nodes, **{state.name: state for state in found}}
 
     def change(self, what: Callable[[Record], Record]) -> Record:
         """The record once it is changed, by whatever others have made of it meanwhile. what: pure, may raise."""

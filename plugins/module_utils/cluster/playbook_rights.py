@@ -68,12 +68,12 @@ _PROBE_POD = Rule(("get", "create", "delete"), "", "pods", "run a pod that gets 
 PROBE = "probe"
 RECORD = "gpuops-rollout"
 _PLANS_ROLLOUT = (
-    Rule(("get", "list"), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
     Rule(("list",), "", "pods", "see which jobs a change ends"),
     Rule(("get",), "", "configmaps", "know who changes nodes", (RECORD,), _NAMESPACE),
 )
 _BUDGET = (
-    Rule(("get", "list"), "", "nodes", "see which nodes are out of service"),
+    Rule(("list",), "", "nodes", "see which nodes are out of service"),
     Rule(("list",), LEASES, "leases", "see which runs are at work yet", (), _NAMESPACE),
     Rule(("get", "create", "patch"), "", "configmaps", "share one budget with all controllers", (RECORD,), _NAMESPACE),
 )
