@@ -97,7 +97,9 @@ class TestTheBookOfFields:
         assert bed.client.find(PATH) is None
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [
+    pytest.param(way, marks=[pytest.mark.variation] if way in ("taken over", "out and failed") else [])
+    for way in WAYS])
 def test_a_fault_at_any_request_changes_nothing_of_the_end(lab: Lab, bed: Bed, way: str, tmp_path: Path) -> None:
     with Proxy(lab) as proxy:
         def through(**_options: Any) -> Bed:
@@ -117,7 +119,7 @@ def test_a_fault_at_any_request_changes_nothing_of_the_end(lab: Lab, bed: Bed, w
             assert go() == wanted, number
 
 
-@pytest.mark.parametrize("way", ["out and back", "taken over"])
+@pytest.mark.parametrize("way", ["out and back", pytest.param("taken over", marks=pytest.mark.variation)])
 def test_killed_at_any_request_and_completed_by_another_run(lab: Lab, bed: Bed, way: str) -> None:
     def next_bed() -> Bed:
         return Bed(Client(Connection(kubeconfig=str(lab.kubeconfig))))
