@@ -16,6 +16,7 @@ from .components.device_plugin import DEVICE_PLUGIN
 from .components.fields import applied_fields
 from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
 from .nodes import (
+    is_ready,
     managed_by_operator,
     node_facts,
     offer_refusal,
@@ -280,9 +281,7 @@ class _Rollout:
 
 
 def _name_if_unready(node: Mapping[str, Any]) -> Optional[str]:
-    conditions = (node.get("status") or {}).get("conditions") or []
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-    return None if ready else str(node["metadata"]["name"])
+    return None if is_ready(node) else str(node["metadata"]["name"])
 
 
 def _workload(cluster: Client, namespace: str, name: str) -> Dict[str, Any]:

@@ -17,7 +17,7 @@ from ..core.quantities import PREFIX
 # The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 # How the ids begin by which NVIDIA's device plugin gives out GPUs and their parts, whatever it calls the resource: they
-# are UUIDs of NVML (internal/rm of NVIDIA/k8s-device-plugin). Those of network adapters and of KubeVirt's are not.
+# are UUIDs of NVML (internal/rm of NVIDIA/k8s-device-plugin). Those of network adapters and of KubeVirt are none.
 _IDS = ("GPU-", "MIG-")
 # Which module serves a device; the first that fits.
 SERVED_BY = (

@@ -39,6 +39,7 @@ from ...core.waiting import wait_for
 from ..client import ApiError, Client
 from ..labels import NodePolicy, snapshot
 from ..node_changes import change_node, path_of, read_node
+from ..nodes import is_ready
 from ..observation import wait_for_components_gone
 from . import claims as says
 from . import surroundings
@@ -286,24 +287,26 @@ class Custody:
             return
         self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
 
-        def missing() -> Dict[str, Tuple[int, int]]:
-            there = offers_of(read_node(self._cluster, name, act.uid))
+        def missing() -> List[str]:
+            node = read_node(self._cluster, name, act.uid)
+            if not is_ready(node):
+                return ["nothing while it is not Ready"]
+            there = offers_of(node)
             if there.keys() - act.offers.keys():
                 # A run that is dead had divided its GPUs in another way
-                return {}
-            return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
-                    if there.get(resource, 0) < count}
+                return []
+            return ["%d of %d %s" % (there.get(resource, 0), count, resource)
+                    for resource, count in sorted(act.offers.items()) if there.get(resource, 0) < count]
 
         lacks, _there = wait_for(missing, lambda each: not each, act.timeout, PAUSE_SECONDS, self._clock, self._sleep)
         if lacks:
             raise GpuOpsError(
                 "cluster.gpus_not_offered",
-                found="node %s offers %s after %d s" % (name, ", ".join(
-                    "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
-                    act.timeout),
+                found="node %s offers %s after %d s" % (name, ", ".join(lacks), act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
-                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
-                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
+                remedy="look at the node's kubelet and at its device plugin's pod, or give it more time "
+                "(`offer_timeout`). Where it is to offer less from now on: kubectl annotate node %s "
+                "gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
     def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:

@@ -317,6 +317,23 @@ class TestReturningOnTheDouble:
         bed.custody("a").give_back(NODE, back)
         assert bed.is_open() and bed.end()["lease"] is False
 
+    def test_one_whose_kubelet_is_not_heard_of_offers_nothing(self, bed: Bed, store: Store) -> None:
+        """What it said when it was last stays on its Node."""
+        def status() -> Dict[str, Any]:
+            there = store.get("Node", "", NODE)
+            assert there
+            found: Dict[str, Any] = there["status"]
+            return found
+
+        status()["allocatable"]["nvidia.com/gpu"] = "8"
+        back = replace(returning(), offers=bed.take("a")["offers"], timeout=0)
+        status()["conditions"][0]["status"] = "Unknown"
+        error = refused("cluster.gpus_not_offered", bed.custody("a").give_back, NODE, back)
+        assert "offers nothing while it is not Ready" in error.found and not bed.is_open()
+        status()["conditions"][0]["status"] = "True"
+        bed.custody("a").give_back(NODE, back)
+        assert bed.is_open()
+
     def test_a_node_that_was_not_taken_gets_its_labels_for_one_look(self, bed: Bed, store: Store, api: Api) -> None:
         store.writes.clear()
         api.state.requests.clear()
