@@ -82,7 +82,7 @@ class Drain:
             if str(fate.pod) not in blocked and not self.policy.disable_eviction:
                 why = self._answer(fate.pod, dry_run=True)
                 result["blocked"] += [{"pod": str(fate.pod), "reason": why}] if why else []
-        return dict(result, left=[])
+        return result
 
     def run(self, seen: Preview) -> Dict[str, Any]:
         """Evict what goes and wait for it.
@@ -107,14 +107,15 @@ class Drain:
                                 self._sleep)
         if open_:
             raise self._too_late(open_, leaving, self.clock() - began)
+        result = seen.result(self.node)
         return {
-            **seen.result(self.node),
+            **result,
             "changed": any(each.was_evicted for each in leaving),
             "evicted": [dict(each.fate.pod.result(), uses=list(each.fate.uses)) for each in leaving
                         if each.was_evicted or each.fate.verdict == GOES],
             "blocked": [],
-            "left": [dict(each.fate.pod.result(), uses=list(each.fate.uses), reason=each.why)
-                     for each in leaving if each.is_left],
+            "left": [*result["left"], *(dict(each.fate.pod.result(), uses=list(each.fate.uses), reason=each.why)
+                                        for each in leaving if each.is_left)],
         }
 
     def _require(self, seen: Preview) -> None:
