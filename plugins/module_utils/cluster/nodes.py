@@ -203,8 +203,8 @@ def _operator_evidence(active: bool, node: Mapping[str, Any]) -> str:
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether the kubelet of a Node is heard of and starts pods. Without that, what the Node says that it offers is what
-    it was when it was last heard of."""
+    """Whether the kubelet of a Node is heard of and starts pods. What another Node says that it offers is what it did
+    when its kubelet was last heard of."""
     return bool(_conditions(node.get("status") or {})["ready"])
 
 

@@ -37,10 +37,12 @@ from ...core.errors import GpuOpsError
 from ...core.quantities import is_gpu, nvidia_resources
 from ...core.waiting import wait_for
 from ..client import ApiError, Client
-from ..labels import NodePolicy, snapshot
+from ..drain.observation import state_of
+from ..drain.preview import silent_refusal
+from ..labels import NodePolicy, plan_node_change, snapshot
 from ..node_changes import change_node, path_of, read_node
 from ..nodes import is_ready
-from ..observation import wait_for_components_gone
+from ..observation import components_leaving, wait_for_components_gone
 from . import claims as says
 from . import surroundings
 from .claims import Apply, Claim
@@ -158,9 +160,12 @@ class Custody:
         if lease_is_there is None and not act.was_taken:
             lease_is_there = self._holding.is_there(name)
         taken = bool(says.claims(node)) or bool(lease_is_there) or says.is_let_go(node)
+        # Whoever has freed a node by hand may have left its Machine
+        forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
+            surroundings.machine_of(self._cluster, node))
         if dry_run:
-            return self._foretell_return(node, act, taken)
-        if not taken and not act.failures and not act.was_taken:
+            return self._foretell_return(node, act, taken or forgotten, forgotten)
+        if not (taken or forgotten or act.failures or act.was_taken):
             done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
             return self._result("returned", node, before, done["notes"], done["diff"]["after"])
         if act.was_taken:
@@ -176,7 +181,7 @@ class Custody:
                 _WayBack([("", lambda: self._holding.release(name))]).go()
             raise
         self._holding.release(name)
-        return self._told(state, name, act.uid, before, {"notes": notes})
+        return self._told(state, name, act.uid, before, {"notes": notes, "changed": forgotten})
 
     # On the way out of service
 
@@ -187,6 +192,7 @@ class Custody:
         renew = functools.partial(self._holding.renew, name, while_it_drains)
         proof = functools.partial(self._holding.prove, name, while_it_drains)
         foreseen = {} if act.drain is None else act.drain(True, proof)
+        self._refuse_silent(node, act)
         renew()
         node = read_node(self._cluster, name, act.uid)
         before, offers = says.claims(node), _offers(node)
@@ -212,6 +218,16 @@ class Custody:
         return {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
                 pod, name, pod.terminating) for pod in left)], "offers": offers}
+
+    def _refuse_silent(self, node: Object, act: Taking) -> None:
+        """Components that nobody would end. The drain has looked at the pods of others."""
+        state = state_of(node)
+        if not state.is_silent or act.skip_after:
+            return
+        name, labels = str(node["metadata"]["name"]), plan_node_change(node, act.without).after["labels"]
+        held = components_leaving(self._cluster, name, {"metadata": {**node["metadata"], "labels": labels}})
+        if held:
+            raise GpuOpsError.because([silent_refusal({name: state}, {name: held})])
 
     def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
         self._refuse_uncordoned(node)
@@ -416,6 +432,7 @@ class Custody:
         if holder not in ("", self._run.identity):
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
         drained = {} if act.drain is None else act.drain(True, lambda: None)
+        self._refuse_silent(node, act)
         step = says.claim(node, self._run, act.reason, _offers(node))
         if step is not None:
             self._sent(path_of(name), step, True)
@@ -424,7 +441,7 @@ class Custody:
         return {**drained, **told, "offers": _offers(node),
                 "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
-    def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
+    def _foretell_return(self, node: Object, act: Returning, taken: bool, forgotten: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
@@ -435,7 +452,7 @@ class Custody:
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
-        return {**told, "changed": told["changed"] or step is not None}
+        return {**told, "changed": told["changed"] or step is not None or forgotten}
 
     # What is told
 

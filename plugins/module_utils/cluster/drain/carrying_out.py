@@ -16,9 +16,10 @@ from ...core.progress import duration
 from ...core.refusal import Refusal
 from ...core.waiting import wait_for
 from ..client import ApiError, Client
+from ..playbook_rights import DELETES_PODS
 from ..pods import Pod, pod_of
 from ..repeating import CONFLICT, EVICTED
-from ..rights import Rule, require
+from ..rights import require
 from .judgement import GOES, WAITS, Fate
 from .observation import observe, read_state
 from .policy import DrainPolicy
@@ -36,7 +37,6 @@ _TOO_MANY_UNCONFIRMED = "DisruptedPods map too big"
 _ENDS = "terminating"
 # It is the same for every pod
 _OF_THE_USER = ("cluster.right_missing", "cluster.credentials_refused")
-_DELETES = Rule(("delete",), "", "pods", "take pods away without a question to their disruption budgets")
 
 
 def quiet(_line: str) -> None:
@@ -121,7 +121,7 @@ class Drain:
     def _require(self, seen: Preview) -> None:
         seen.require()
         if self.policy.disable_eviction and seen.of(self.node, GOES):
-            require(self._cluster, [_DELETES])
+            require(self._cluster, [DELETES_PODS])
 
     def find(self, pod: Pod) -> Optional[Pod]:
         """The pod as it is now; None where it is gone, be another one there that has its name."""

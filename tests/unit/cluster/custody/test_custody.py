@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import pytest
 from cluster_api import Answer, Api
@@ -39,7 +39,7 @@ from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -85,10 +85,11 @@ class TestTakingOnTheDouble:
         assert store.writes == []
 
 
-def plugin(store: Store, **metadata: Any) -> None:
-    """A pod of a component of ours on the node."""
+def plugin(store: Store, selector: Sequence[str] = (), **metadata: Any) -> None:
+    """A pod of a component of ours on the node. selector: labels of which it wants the value 'true'."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}
-    store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": NODE}, "metadata": {
+    spec = {"nodeName": NODE, "nodeSelector": dict.fromkeys(selector, "true")}
+    store.put({"apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": {
         "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"},
         "ownerReferences": [owner], **metadata}})
 
@@ -96,25 +97,41 @@ def plugin(store: Store, **metadata: Any) -> None:
 class TestDeadKubeletOnTheDouble:
     """Nobody ends the pods, those of the components no more than others."""
 
-    def silent(self, bed: Bed, store: Store) -> None:
+    def silent(self, store: Store) -> None:
         there = store.get("Node", "", NODE)
         assert there
         there["status"]["conditions"] = [
             {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-        plugin(store, deletionTimestamp="2026-01-01T00:00:30Z")
 
     def test_is_taken_where_pods_may_be_left_behind(self, bed: Bed, store: Store) -> None:
-        self.silent(bed, store)
+        self.silent(store)
+        plugin(store, deletionTimestamp="2026-01-01T00:00:30Z")
         drain = functools.partial(drain_node, bed.client, NODE, policy_of({"skip_wait_for_delete_timeout": 30}))
         told = bed.custody("a").take(NODE, replace(taking(drain), skip_after=30.0))
         assert told["custody"] == "taken" and not bed.is_open()
         assert "pod gpuops/plugin of node gpu-1 should have ended by 2026-01-01T00:00:30Z, and was not waited for any "\
             "longer" in told["notes"]
 
-    def test_is_not_where_they_may_not_and_the_way_is_named(self, bed: Bed, store: Store) -> None:
-        self.silent(bed, store)
-        error = refused("cluster.components_stay", bed.take, "a")
-        assert error.refusals[0].option == "skip_wait_for_delete_timeout"
+    @pytest.mark.parametrize("leaving", [{"selector": [*ADMITTING]}, {"deletionTimestamp": "2026-01-01T00:00:30Z"}])
+    def test_is_not_where_they_may_not_and_the_way_is_named(
+        self, bed: Bed, store: Store, leaving: Dict[str, Any]
+    ) -> None:
+        """Before it is cordoned, and without a wait for what never ends."""
+        self.silent(store)
+        plugin(store, **leaving)
+        before, began, drain = bed.end(), bed.time.now, Drained()
+        store.writes.clear()
+        for dry_run in (True, False):
+            error = refused("cluster.kubelet_silent", bed.custody("a").take, NODE, taking(drain), dry_run=dry_run)
+            assert error.refusals[0].option == "skip_wait_for_delete_timeout" and "gpuops/plugin" in error.found
+        assert bed.end() == before and bed.time.now == began and drain.asked == [True, True]
+        assert {path.split("/")[-1] for _verb, path, *_rest in store.writes} == {"custody-gpu-1", "leases"}
+
+    def test_is_taken_where_they_stay_anyway(self, bed: Bed, store: Store) -> None:
+        self.silent(store)
+        plugin(store, ["kubernetes.io/of-the-user"])
+        bed.write("admin", labels={"kubernetes.io/of-the-user": "true"})
+        assert bed.take("a")["custody"] == "taken"
 
 
 class TestUnwindingOnTheDouble:
@@ -420,6 +437,14 @@ class TestOptOutsOnTheDouble:
         assert is_protected()
         bed.give_back("a")
         assert not is_protected()
+        # A node that somebody has freed by hand, who did not know of its Machine
+        bed.take("dead")
+        bed.free()
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        assert is_protected()
+        assert bed.custody("next").give_back(NODE, returning(), dry_run=True)["changed"] and is_protected()
+        assert bed.give_back("next")["changed"] and not is_protected() and bed.lease() is None
+        assert not bed.give_back("next")["changed"]
         refused("cluster.pods_not_evicted", bed.take, "a",
                 Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")))
         assert not is_protected()

@@ -47,6 +47,7 @@ def who(**given_node: Any) -> List[str]:
     ({}, {}, "ToBeDeletedByClusterAutoscaler", "autoscaler"),
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
+    ({}, {}, "remediation.medik8s.io/self-node-remediation", "medik8s"),
 ])
 def test_who_is_at_work_is_named(
     labels: Dict[str, str], annotations: Dict[str, str], taint: str, name: str
