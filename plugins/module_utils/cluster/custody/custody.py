@@ -266,21 +266,12 @@ class Custody:
         """As _bring, of the Machine behind a Node, where it can be read."""
         if not surroundings.names_machine(node):
             return
-        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
-        renew()
-        machine = surroundings.machine_of(self._cluster, node)
-        step = None if machine is None else following(machine)
-        for _attempt in range(MOST_APPLIES):
-            if machine is None or step is None:
-                return
-            try:
-                machine = self._sent(surroundings.machine_path(machine), step)
-            except ApiError as error:
-                if error.status != CONFLICT:
-                    raise
-                renew()
-                machine = surroundings.machine_of(self._cluster, node)
-            step = None if machine is None else following(machine)
+
+        def read() -> Optional[Object]:
+            self._renew_if(str(node["metadata"]["name"]), seconds)
+            return surroundings.machine_of(self._cluster, node)
+
+        self._say_all(surroundings.machine_path, read(), following, read)
 
     # On the way back into service
 
@@ -355,25 +346,34 @@ class Custody:
                  for what a run may say that has lost it.
         node:    as it was read just now.
         """
-        if node is None:
-            node = read_node(self._cluster, name, uid)
+        def read() -> Object:
+            self._renew_if(name, seconds)
+            return read_node(self._cluster, name, uid)
+
+        node = read_node(self._cluster, name, uid) if node is None else node
+        return self._say_all(lambda _node: path_of(name), node, following, read)
+
+    def _say_all(self, path: Callable[[Object], str], item: Any, following: Callable[[Object], Optional[Apply]],
+                 read: Callable[[], Any]) -> Any:
+        """The same of any object; None where it is gone. read: it again, once another writer came first."""
         for _attempt in range(MOST_APPLIES):
-            step = following(node)
+            step = None if item is None else following(item)
             if step is None:
-                return node
+                return item
+            called = "%s %s" % (item["kind"], item["metadata"]["name"])
             try:
-                node = self._sent(path_of(name), step)
+                item = self._sent(path(item), step)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                self._renew_if(name, seconds)
-                node = read_node(self._cluster, name, uid)
+                item = read()
         raise GpuOpsError(
             "cluster.node_contended",
-            found="node %s was changed by others each of the %d times that run %s wrote to it" % (
-                name, MOST_APPLIES, self._run.identity),
-            wanted="a Node that stays as it is between reading and writing",
-            remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+            found="%s was changed by others each of the %d times that run %s wrote to it" % (
+                called, MOST_APPLIES, self._run.identity),
+            wanted="a Node, and its Machine, that stay as they are between reading and writing",
+            remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, in its namespace if it has "
+            "one" % called)
 
     def _renew_if(self, name: str, seconds: Optional[int]) -> None:
         if seconds is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from dataclasses import replace
 from typing import Any, Dict, Sequence, Tuple
@@ -422,6 +423,22 @@ class TestOthersAtWorkOnTheDouble:
 
 
 class TestOptOutsOnTheDouble:
+    def test_a_machine_that_others_write_to_all_the_time_is_told(self, bed: Bed, store: Store) -> None:
+        store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
+            "name": "m", "namespace": "default"}, "spec": {}})
+        bed.write("capi", annotations={
+            "cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"})
+        before, real, writes = bed.end(), bed.client.apply, itertools.count()
+
+        def apply(path: str, *arguments: Any, **options: Any) -> Any:
+            if "/machines/" in path:
+                bed.merge(path, {"metadata": {"labels": {"writes": str(next(writes))}}}, "capi")
+            return real(path, *arguments, **options)
+
+        bed.client.apply = apply  # type: ignore[method-assign]
+        error = refused("cluster.node_contended", bed.take, "a")
+        assert "Machine m was changed by others" in error.found and bed.end() == before
+
     def test_the_machine_is_not_replaced_meanwhile(self, bed: Bed, store: Store) -> None:
         store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
             "name": "m", "namespace": "default"}, "spec": {}})
