@@ -356,6 +356,7 @@ class Custody:
     def _say_all(self, path: Callable[[Object], str], item: Any, following: Callable[[Object], Optional[Apply]],
                  read: Callable[[], Any]) -> Any:
         """The same of any object; None where it is gone. read: it again, once another writer came first."""
+        called = ""
         for _attempt in range(MOST_APPLIES):
             step = None if item is None else following(item)
             if step is None:
@@ -372,8 +373,8 @@ class Custody:
             found="%s was changed by others each of the %d times that run %s wrote to it" % (
                 called, MOST_APPLIES, self._run.identity),
             wanted="a Node, and its Machine, that stay as they are between reading and writing",
-            remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, in its namespace if it has "
-            "one" % called)
+            remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, with `--namespace` where "
+            "it has one" % called)
 
     def _renew_if(self, name: str, seconds: Optional[int]) -> None:
         if seconds is not None:
