@@ -126,7 +126,7 @@ class TestDeadKubeletOnTheDouble:
             error = refused("cluster.kubelet_silent", bed.custody("a").take, NODE, taking(drain), dry_run=dry_run)
             assert error.refusals[0].option == "skip_wait_for_delete_timeout" and "gpuops/plugin" in error.found
         assert bed.end() == before and bed.time.now == began and drain.asked == [True, True]
-        assert {path.split("/")[-1] for _verb, path, *_rest in store.writes} == {"custody-gpu-1", "leases"}
+        assert {path.split("/")[-1] for _verb, path in store.writes} == {"custody-gpu-1"}
 
     def test_is_taken_where_they_stay_anyway(self, bed: Bed, store: Store) -> None:
         self.silent(store)
