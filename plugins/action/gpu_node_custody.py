@@ -114,9 +114,9 @@ class ActionModule(ClusterAction):
             startup_taint=options["startup_taint"],
             tainted=True if options["failures"] and options["startup_taint"] else None)
         if options["state"] == TAKEN:
-            drain = None
-            if options["drain"]:
-                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
+            # The components have its times too, where pods stay
+            policy = drains.policy_of(options)
+            drain = functools.partial(drain_node, cluster, name, policy, tell=on_screen) if options["drain"] else None
             return custody.take(
                 name, Taking(options["reason"], without, drain, options["timeout"], options["uid"],
                              options["skip_wait_for_delete_timeout"]), check_mode)

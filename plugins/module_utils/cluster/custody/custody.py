@@ -37,9 +37,12 @@ from ...core.errors import GpuOpsError
 from ...core.quantities import is_gpu, nvidia_resources
 from ...core.waiting import wait_for
 from ..client import ApiError, Client
-from ..labels import NodePolicy, snapshot
+from ..drain.observation import state_of
+from ..drain.preview import silent_refusal
+from ..labels import NodePolicy, plan_node_change, snapshot
 from ..node_changes import change_node, path_of, read_node
-from ..observation import wait_for_components_gone
+from ..nodes import is_ready
+from ..observation import components_leaving, wait_for_components_gone
 from . import claims as says
 from . import surroundings
 from .claims import Apply, Claim
@@ -157,9 +160,12 @@ class Custody:
         if lease_is_there is None and not act.was_taken:
             lease_is_there = self._holding.is_there(name)
         taken = bool(says.claims(node)) or bool(lease_is_there) or says.is_let_go(node)
+        # Whoever has freed a node by hand may have left its Machine
+        forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
+            surroundings.machine_of(self._cluster, node))
         if dry_run:
-            return self._foretell_return(node, act, taken)
-        if not taken and not act.failures and not act.was_taken:
+            return self._foretell_return(node, act, taken or forgotten, forgotten)
+        if not (taken or forgotten or act.failures or act.was_taken):
             done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
             return self._result("returned", node, before, done["notes"], done["diff"]["after"])
         if act.was_taken:
@@ -175,7 +181,7 @@ class Custody:
                 _WayBack([("", lambda: self._holding.release(name))]).go()
             raise
         self._holding.release(name)
-        return self._told(state, name, act.uid, before, {"notes": notes})
+        return self._told(state, name, act.uid, before, {"notes": notes, "changed": forgotten})
 
     # On the way out of service
 
@@ -186,6 +192,7 @@ class Custody:
         renew = functools.partial(self._holding.renew, name, while_it_drains)
         proof = functools.partial(self._holding.prove, name, while_it_drains)
         foreseen = {} if act.drain is None else act.drain(True, proof)
+        self._refuse_silent(node, act)
         renew()
         node = read_node(self._cluster, name, act.uid)
         before, offers = says.claims(node), _offers(node)
@@ -211,6 +218,16 @@ class Custody:
         return {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
                 pod, name, pod.terminating) for pod in left)], "offers": offers}
+
+    def _refuse_silent(self, node: Object, act: Taking) -> None:
+        """Components that nobody would end. The drain has looked at the pods of others."""
+        state = state_of(node)
+        if not state.is_silent or act.skip_after:
+            return
+        name, labels = str(node["metadata"]["name"]), plan_node_change(node, act.without).after["labels"]
+        held = components_leaving(self._cluster, name, {"metadata": {**node["metadata"], "labels": labels}})
+        if held:
+            raise GpuOpsError.because([silent_refusal({name: state}, {name: held})])
 
     def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
         self._refuse_uncordoned(node)
@@ -249,21 +266,12 @@ class Custody:
         """As _bring, of the Machine behind a Node, where it can be read."""
         if not surroundings.names_machine(node):
             return
-        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
-        renew()
-        machine = surroundings.machine_of(self._cluster, node)
-        step = None if machine is None else following(machine)
-        for _attempt in range(MOST_APPLIES):
-            if machine is None or step is None:
-                return
-            try:
-                machine = self._sent(surroundings.machine_path(machine), step)
-            except ApiError as error:
-                if error.status != CONFLICT:
-                    raise
-                renew()
-                machine = surroundings.machine_of(self._cluster, node)
-            step = None if machine is None else following(machine)
+
+        def read() -> Optional[Object]:
+            self._renew_if(str(node["metadata"]["name"]), seconds)
+            return surroundings.machine_of(self._cluster, node)
+
+        self._say_all(surroundings.machine_path, read(), following, read)
 
     # On the way back into service
 
@@ -286,24 +294,26 @@ class Custody:
             return
         self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
 
-        def missing() -> Dict[str, Tuple[int, int]]:
-            there = offers_of(read_node(self._cluster, name, act.uid))
+        def missing() -> List[str]:
+            node = read_node(self._cluster, name, act.uid)
+            if not is_ready(node):
+                return ["nothing while it is not Ready"]
+            there = offers_of(node)
             if there.keys() - act.offers.keys():
                 # A run that is dead had divided its GPUs in another way
-                return {}
-            return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
-                    if there.get(resource, 0) < count}
+                return []
+            return ["%d of %d %s" % (there.get(resource, 0), count, resource)
+                    for resource, count in sorted(act.offers.items()) if there.get(resource, 0) < count]
 
         lacks, _there = wait_for(missing, lambda each: not each, act.timeout, PAUSE_SECONDS, self._clock, self._sleep)
         if lacks:
             raise GpuOpsError(
                 "cluster.gpus_not_offered",
-                found="node %s offers %s after %d s" % (name, ", ".join(
-                    "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
-                    act.timeout),
+                found="node %s offers %s after %d s" % (name, ", ".join(lacks), act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
-                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
-                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
+                remedy="look at the node's kubelet and at its device plugin's pod, or give it more time "
+                "(`offer_timeout`). Where it is to offer less from now on: kubectl annotate node %s "
+                "gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
     def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:
@@ -336,25 +346,35 @@ class Custody:
                  for what a run may say that has lost it.
         node:    as it was read just now.
         """
-        if node is None:
-            node = read_node(self._cluster, name, uid)
+        def read() -> Object:
+            self._renew_if(name, seconds)
+            return read_node(self._cluster, name, uid)
+
+        node = read_node(self._cluster, name, uid) if node is None else node
+        return self._say_all(lambda _node: path_of(name), node, following, read)
+
+    def _say_all(self, path: Callable[[Object], str], item: Any, following: Callable[[Object], Optional[Apply]],
+                 read: Callable[[], Any]) -> Any:
+        """The same of any object; None where it is gone. read: it again, once another writer came first."""
+        called = ""
         for _attempt in range(MOST_APPLIES):
-            step = following(node)
+            step = None if item is None else following(item)
             if step is None:
-                return node
+                return item
+            called = "%s %s" % (item["kind"], item["metadata"]["name"])
             try:
-                node = self._sent(path_of(name), step)
+                item = self._sent(path(item), step)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                self._renew_if(name, seconds)
-                node = read_node(self._cluster, name, uid)
+                item = read()
         raise GpuOpsError(
             "cluster.node_contended",
-            found="node %s was changed by others each of the %d times that run %s wrote to it" % (
-                name, MOST_APPLIES, self._run.identity),
-            wanted="a Node that stays as it is between reading and writing",
-            remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+            found="%s was changed by others each of the %d times that run %s wrote to it" % (
+                called, MOST_APPLIES, self._run.identity),
+            wanted="a Node, and its Machine, that stay as they are between reading and writing",
+            remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, with `--namespace` where "
+            "it has one" % called)
 
     def _renew_if(self, name: str, seconds: Optional[int]) -> None:
         if seconds is not None:
@@ -413,6 +433,7 @@ class Custody:
         if holder not in ("", self._run.identity):
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
         drained = {} if act.drain is None else act.drain(True, lambda: None)
+        self._refuse_silent(node, act)
         step = says.claim(node, self._run, act.reason, _offers(node))
         if step is not None:
             self._sent(path_of(name), step, True)
@@ -421,7 +442,7 @@ class Custody:
         return {**drained, **told, "offers": _offers(node),
                 "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
-    def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
+    def _foretell_return(self, node: Object, act: Returning, taken: bool, forgotten: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
@@ -432,7 +453,7 @@ class Custody:
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
-        return {**told, "changed": told["changed"] or step is not None}
+        return {**told, "changed": told["changed"] or step is not None or forgotten}
 
     # What is told
 
