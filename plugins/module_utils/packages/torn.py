@@ -125,8 +125,11 @@ def unpack_step(
     capability: str, packages: Mapping[str, str], disruption: Disruption, leaving: Collection[str] = (),
     requires: Tuple[str, ...] = (),
 ) -> Step:
-    """Unpack packages again. leaving: those that are to be removed then, and are by force where they cannot be unpacked.
-    Of the others somebody's package may need each."""
+    """Unpack packages again.
+
+    leaving: those that are to be removed then, and are by force where they cannot be unpacked. Somebody's package may
+             need each of the others.
+    """
     return Step(
         capability=capability,
         action=ACTION,
