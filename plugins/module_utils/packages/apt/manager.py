@@ -53,7 +53,7 @@ class Apt:
         return database.came_since(host, names, when)
 
     def has_marked(self, host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
-        return history.has_ended(host, step, opened)
+        return history.has_marked(host, step, opened)
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         return removal.removable(host, packages, installed_by_us)
