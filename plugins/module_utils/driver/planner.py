@@ -727,6 +727,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if held:
         refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed",
                                       manager=backend.manager.name))
+    if observation.hidden:
+        refusals.append(excluded_packages(observation.hidden, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(observation, backend.manager)
     steps = staging.withdraw_steps(observation, "", None)

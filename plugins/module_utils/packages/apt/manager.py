@@ -58,6 +58,9 @@ class Apt:
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         return removal.removable(host, packages, installed_by_us)
 
+    def hidden(self, host: Host, packages: Mapping[str, Package], names: Iterable[str]) -> Tuple[str, ...]:
+        return ()
+
     def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
         return sources.configured_in(host, uri, ours)
 
