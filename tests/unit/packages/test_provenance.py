@@ -61,7 +61,7 @@ def planned(root: Root, request: Mapping[str, str], **parameters: Any) -> Step:
 
 
 def removal(root: Root, *names: str, **parameters: Any) -> Step:
-    there = root.installed()
+    there = {name: package.version for name, package in root.packages().items()}
     return packages_step("driver", "driver", {name: there[name] for name in names}, dict.fromkeys(names), "a test",
                          manager="apt", request={name: there[name] for name in names}, purge=True, **parameters)
 
@@ -593,7 +593,9 @@ def test_who_asks_for_a_dependency_before_a_boot_that_takes_nothing_is_heard(
 
 # A script of a package, once: apt and dpkg are killed as by the kernel that is out of memory
 KILLS = """once="$DPKG_ROOT/tmp/killed"; apt=$(cut -d' ' -f4 /proc/$PPID/stat)
-[ -e "$once" ] || ! grep -q apt-get /proc/$apt/comm || { touch "$once"; kill -9 $apt $PPID; }"""
+[ -e "$once" ] || ! grep -q apt-get /proc/$apt/comm || {
+touch "$once"; kill -STOP $apt; kill -9 $PPID; until grep -q "^$PPID (dpkg) Z" /proc/$PPID/stat; do :; done; kill -9 $apt
+}"""
 
 
 def configured(root: Root) -> None:
