@@ -594,7 +594,8 @@ def test_who_asks_for_a_dependency_before_a_boot_that_takes_nothing_is_heard(
 # A script of a package, once: apt and dpkg are killed as by the kernel that is out of memory
 KILLS = """once="$DPKG_ROOT/tmp/killed"; apt=$(cut -d' ' -f4 /proc/$PPID/stat)
 [ -e "$once" ] || ! grep -q apt-get /proc/$apt/comm || {
-touch "$once"; kill -STOP $apt; kill -9 $PPID; until grep -q "^$PPID (dpkg) Z" /proc/$PPID/stat; do :; done; kill -9 $apt
+touch "$once"; kill -STOP $apt; kill -9 $PPID
+until grep -q "^$PPID (dpkg) Z" /proc/$PPID/stat; do :; done; kill -9 $apt
 }"""
 
 
