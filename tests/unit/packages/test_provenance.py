@@ -533,12 +533,14 @@ def brought(root: Root) -> None:
 def test_what_he_installs_by_name_after_a_power_cut_is_his(root: Root, repository: Repository) -> None:
     """Without marks apt takes the name for a choice already, and writes nothing of it. The list of the package's files
     is called by its architecture, as the package may be there for several of them."""
+    repository.add("dkms", "4", same=sources.architecture(root.host))
+    root.apt("update")
     brought(root)
     step = planned(root, SECOND)
     opened = cut(root, step, b"")
-    repository.add("dkms", "4", same=sources.architecture(root.host))
+    repository.add("dkms", "5", same=sources.architecture(root.host))
     root.apt("update")
-    root.install("dkms=4")
+    root.install("dkms=5")
     assert "dkms" not in ours(root), "before anybody has settled it"
     settled(root, step, opened)
     assert root.automatic() == [] and "dkms" not in ours(root)
