@@ -541,6 +541,7 @@ def test_what_he_installs_by_name_after_a_power_cut_is_his(root: Root, repositor
     repository.add("dkms", "5", same=sources.architecture(root.host))
     root.apt("update")
     root.install("dkms=5")
+    assert database.came_since(root.host, ["dkms", "libdriver"], root.host.booted()) == {"dkms"}
     assert "dkms" not in ours(root), "before anybody has settled it"
     settled(root, step, opened)
     assert root.automatic() == [] and "dkms" not in ours(root)
