@@ -66,6 +66,7 @@ class ActionModule(ClusterAction):
         "interval": {"type": "int", "default": 10},
         "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
+        "untold": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
@@ -305,7 +306,8 @@ class ActionModule(ClusterAction):
             is_alive.look(lambda: budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
-                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"])
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
+                          frozenset(options["untold"]))
 
         began = datetime.now(timezone.utc)
         if check_mode:
