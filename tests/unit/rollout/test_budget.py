@@ -615,7 +615,8 @@ class TestUnits:
     @pytest.mark.parametrize("others_ask", [False, True])
     def test_nor_do_they_begin_where_nobody_could_tell_it_whether_it_may(self, others_ask: bool) -> None:
         """Of which nothing is written down, where no rollout was open yet."""
-        room = Room(rollout_of(*fleet(2, clique="x"), host("h3"), canaries="every_kind", limit=3))
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3", jobs=frozenset({"j"})), canaries="every_kind",
+                               limit=3))
         if others_ask:
             room.record = Record({POOL: Pool(rollout=OpenRollout("x", NOW, {"a": Run("controller-a", NOW, NOW)}))})
         room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "no answer", room.now)
