@@ -108,6 +108,8 @@ class Budget:
         self.now = now or client.now
         self._clock = clock
         self._sleep = sleep
+        # What a question that was cut short may have reserved, and did not confirm
+        self._unsure: Optional[Tuple[Answer, Asking]] = None
 
     def read(self) -> Record:
         """The record as it is; an empty one where there is none yet."""
@@ -164,6 +166,9 @@ class Budget:
         names = [host.node for host in rollout.of_run.values()]
         # As the record has it, so that a slot is known again
         asking = replace(asking, now=asking.now.replace(microsecond=0))
+        if self._unsure is not None:
+            self._give_back(*self._unsure)
+            self._unsure = None
         if goes_on(self.read().pool(self._pool), rollout.hosts[asking.host].node, asking.run):
             return Answer()
         listed = self._listed(names)
@@ -178,19 +183,21 @@ class Budget:
             nodes = self._with_held(listed, record.pool(self._pool))
             pool = without_the_gone(record.pool(self._pool), nodes)
             answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
+            self._unsure = (answer, asking) if answer.may_start and answer.before else self._unsure
             if answer.record is None or self._write(answer.record, version):
                 break
             tried = answer if answer.before else tried
             self._pause(attempt, began)
-        if not (answer.may_start and answer.before):
-            return answer
-        try:
-            return self._confirmed(answer, asking, rollout)
-        except Exception:
-            # Nobody would know of these places else whether they are too many
-            with contextlib.suppress(GpuOpsError):
-                self._give_back(answer, asking)
-            raise
+        if answer.may_start and answer.before:
+            try:
+                answer = self._confirmed(answer, asking, rollout)
+            except Exception:
+                # Nobody would know of these places else whether they are too many
+                with contextlib.suppress(GpuOpsError):
+                    self._give_back(answer, asking)
+                raise
+        self._unsure = None
+        return answer
 
     def _confirmed(self, answer: Answer, asking: Asking, rollout: Rollout) -> Answer:
         """The answer, if it is true of the Nodes as they are since its places are reserved."""

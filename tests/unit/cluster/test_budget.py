@@ -335,10 +335,17 @@ class Away(Client):
         super().__init__(Connection(kubeconfig=str(kubeconfig)))
         self._time, self._begins, self._ends = clock, begins, ends
 
-    def find(self, path: str) -> Optional[Dict[str, Any]]:
+    def _ask(self) -> None:
         if self._begins <= self._time.passed < self._ends:
             raise GpuOpsError(NO_ANSWER, "the Kubernetes API server does not answer", "an answer", "see to it")
+
+    def find(self, path: str) -> Optional[Dict[str, Any]]:
+        self._ask()
         return super().find(path)
+
+    def items(self, *arguments: Any, **options: Any) -> List[Any]:
+        self._ask()
+        return super().items(*arguments, **options)
 
 
 def away(real: RealApi, namespace: str, begins: float, ends: float) -> Tuple[Budget, Clock]:
@@ -360,6 +367,35 @@ def test_a_wait_goes_on_through_an_outage_of_the_server_and_says_so(real: RealAp
     with pytest.raises(GpuOpsError, match=NO_ANSWER):
         budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 600, 10)
     assert 600 <= clock.passed < 625
+
+
+class CutShort(Away):
+    """It is away after its first write, and others take a node then. lost: whether its answer was, too."""
+
+    def __init__(self, real: RealApi, clock: Clock, lost: bool) -> None:
+        super().__init__(real.kubeconfig, clock, 0, 0)
+        self._real, self._lost = real, lost
+
+    def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        answer = super().patch(path, body, dry_run)
+        if "data" in body and not self._ends:
+            cordon(self._real, "n1")
+            self._ends = self._time.passed + 100
+            if self._lost:
+                self._ask()
+        return answer
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_was_reserved_before_an_outage_is_asked_about_anew(real: RealApi, namespace: str, lost: bool) -> None:
+    add_nodes(real, ["n0", "n1"])
+    budget_of(real.client(), namespace).change(lambda record: closed(record, "none", "x"))
+    clock = Clock()
+    budget = budget_of(CutShort(real, clock, lost), namespace, now=clock.now, clock=clock.clock, sleep=clock.sleep)
+    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(2)), 300, 10)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed >= 100
+    assert "1 cordoned by others (h1)" in answer.waiting.why
+    assert budget_of(real.client(), namespace).read().pool(POOL).slots == {}
 
 
 @pytest.mark.parametrize("ends, is_told", [(OUTAGE_SECONDS - 20, True), (OUTAGE_SECONDS * 2, False)])
