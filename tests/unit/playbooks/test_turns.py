@@ -133,7 +133,7 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
     again = site.run(canned, gpu_rollout_limit=3)
     assert again.returncode == 2 and site.changed() == [failed] and site.cordoned() == [failed]
     assert "[rollout.failed_before]" in again.stdout and site.held() == {failed: "failed"}
-    (typed,) = re.findall("To free it: ansible localhost -m (.+?) -a '(.+?)'", again.stdout.replace("\\n", " "))
+    (typed,) = set(re.findall("To free it: ansible localhost -m (.+?) -a '(.+?)'", again.stdout))
     assert typed[0] == MODULE and set(typed[1].split()) == {
         "state=ended", "outcome=freed", "name=" + failed, "kubeconfig=%s" % in_words.api.kubeconfig}
     told = site.tell(state="ended", name="gpu-l", outcome="freed")
