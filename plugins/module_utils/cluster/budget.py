@@ -264,7 +264,7 @@ class Budget:
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
 
     def _persistently(self, ask: Callable[[], Said], seconds: float, tell: Tell) -> Said:
-        """What the API server says, though it may be away for so many seconds. Raises GpuOpsError where it is longer."""
+        """What the API server says; it may be away for so many seconds. Raises GpuOpsError where that is longer."""
         outages: List[GpuOpsError] = []
 
         def attempt() -> List[Said]:
