@@ -8,6 +8,7 @@ import socket
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import zip_longest
 from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.utils.display import Display
@@ -22,9 +23,10 @@ from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.change import asked_by
 from ..module_utils.rollout.hosts import Known, host_of
-from ..module_utils.rollout.model import Rollout
-from ..module_utils.rollout.planner import closed_now, decide, plan
+from ..module_utils.rollout.model import Host, Rollout
+from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
@@ -93,7 +95,8 @@ class ActionModule(ClusterAction):
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
-    _nodes: Sequence[str] = ()
+    # {node: its host} of the cluster that is settled
+    _hosts: Mapping[str, str] = {}
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -144,7 +147,7 @@ class ActionModule(ClusterAction):
             "changed": False,
             "clusters": told,
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
-            "order": [name for rollout in rollouts for name in _order(rollout)],
+            "order": _order(rollouts),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
                               for each in told if not each["failed"]),
         }
@@ -181,13 +184,14 @@ class ActionModule(ClusterAction):
         for there in clusters_of(variables, named_only=True):
             cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
             if cluster.hosts:
-                self._nodes = [_node_of(variables, host) for host in cluster.hosts]
+                self._hosts = {_node_of(variables, host): host for host in cluster.hosts}
                 try:
                     found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
                 except GpuOpsError as error:
                     found = failed(self._in_words(error))
                 told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
-        return {"changed": any(each["changed"] for each in told), "clusters": told}
+        return {"changed": any(each["changed"] for each in told), "clusters": told,
+                "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
@@ -209,7 +213,8 @@ class ActionModule(ClusterAction):
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
-        return {option: each for option, each in found.items() if each is not None}
+        # An empty text is what a form gives where nobody has answered
+        return {option: each for option, each in found.items() if each is not None and each != ""}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         try:
@@ -271,8 +276,9 @@ class ActionModule(ClusterAction):
         rollout = replace(rollout, refused={host: each.named(self._variables)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
-        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, host.policy])
-                                               for host in hosts if host.plan}))
+        # Of those where nothing is left to be done, too: the run that goes on after this one has the same aim then
+        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, asked_by(host.policy)])
+                                               for host in hosts if host.policy}))
         return {
             "changed": False,
             "rollout": rollout.to_dict(),
@@ -351,14 +357,16 @@ class ActionModule(ClusterAction):
 
         def what(record: Record) -> Record:
             return records.ended(record, options["pool"], node, self._run, options["outcome"],
-                                 options["reason"], budget.now().replace(microsecond=0), host)
+                                 options["reason"], budget.now().replace(microsecond=0), host,
+                                 options["signs"].get(self._host, ()))
 
         record = budget.read()
-        before = record.pool(options["pool"]).slots
+        there = record.pool(options["pool"])
+        before = there.slots
         changed = what(record) if check_mode else budget.change(what)
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
         failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
-        if options["outcome"] == records.FREED and node not in failed_ones:
+        if options["outcome"] == records.FREED and node not in {*failed_ones, *there.signs}:
             result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
                                   "Failed there: %s" % (node, options["pool"], options["namespace"],
                                                         ", ".join(failed_ones) or "none")]
@@ -371,15 +379,19 @@ class ActionModule(ClusterAction):
     ) -> Dict[str, Any]:
         name = options["pool"]
         record = budget.read()
-        held = [node for node in self._nodes if node in record.pool(name).slots]
+        held = [node for node in self._hosts if node in record.pool(name).slots]
         if not held:
-            return {"changed": False, "nodes": []}
+            return {"changed": False, "nodes": [], "of_hosts": {}}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
         settled = records.settled(record, name, held, lambda run: run not in at_work)
         if not check_mode:
             settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
-        return {"changed": settled != record, "nodes": sorted(
-            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
+        stays = {node: settled.pool(name).slots.get(node) for node in held}
+        refused = {self._hosts[node]: failed_before(Host(self._hosts[node], node), slot.reason).named(self._variables)
+                   for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
+        return {"changed": settled != record,
+                "nodes": sorted(node for node in held if stays[node] != record.pool(name).slots[node]),
+                "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
@@ -478,8 +490,9 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     elif found.get("failed") or "converged" not in found:
         planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}
     elif host in options["unprepared"]:
-        planned = {**found, "refusals": [_not_to_be_changed(
-            host, "what its change needs could not be prepared").to_dict()]}
+        # What its own plan is refused for says more
+        planned = {**found, "refusals": [*found.get("refusals", ()), _not_to_be_changed(
+            host, "it has failed in this run, before its turn").to_dict()]}
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
@@ -510,18 +523,25 @@ def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, 
     return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
 
 
-def _order(rollout: Mapping[str, Any]) -> Iterable[str]:
-    return [*rollout["beside"], *(name for unit in rollout["units"] for name in unit["hosts"])]
+def _order(rollouts: Sequence[Mapping[str, Any]]) -> List[str]:
+    """Of the hosts of all clusters: those first that wait for nobody. After them the clusters take turns, as hosts of
+    one that have to wait would keep all forks from the others else."""
+    turns = zip_longest(*(rollout["units"] for rollout in rollouts))
+    return [*(name for rollout in rollouts for name in rollout["beside"]),
+            *(name for turn in turns for unit in turn if unit for name in unit["hosts"])]
 
 
 def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
     told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
                                        for name in rollout.beside}
-    told.update((name, {"place": "refused", "unit": "", "why": str(refusal)})
-                for name, refusal in rollout.refused.items())
+    told.update((name, _refused(refusal)) for name, refusal in rollout.refused.items())
     told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why})
                 for unit in rollout.units for name in unit.hosts)
     return told
+
+
+def _refused(refusal: Refusal) -> Dict[str, Any]:
+    return {"place": "refused", "unit": "", "why": str(refusal)}
 
 
 def _holders(pool: Pool) -> Dict[str, Any]:

@@ -49,7 +49,7 @@ options:
   plan_variable:
     description:
       - For V(planned), the variable of each host in which what M(gpuops.nvidia.gpu_plan) returned of it is registered.
-        A host without it, or where that failed, counts as one that cannot be reached.
+        A host without it, or where that failed, is left as it is. One that could not be reached counts as out of reach.
     type: str
     default: gpu_planned
   aim:
@@ -64,7 +64,9 @@ options:
     description: For V(start), and for V(ended) where O(name) is not given, what this module returned with V(planned).
     type: dict
   unprepared:
-    description: For V(planned), hosts that could not be prepared. They are left as they are, their cliques with them.
+    description:
+      - For V(planned), hosts that have failed before their turn, as they were refused or could not be prepared. They are
+        left as they are, their cliques with them.
     type: list
     elements: str
     default: []
@@ -90,7 +92,7 @@ options:
     type: int
     default: 600
   unreachable:
-    description: Hosts of the run that cannot be reached by now.
+    description: Hosts of the run that cannot be reached by now. Those of another cluster do not count.
     type: list
     elements: str
     default: []
@@ -100,6 +102,8 @@ options:
         same wherever the same is found, as C(Xid 79).
       - A changed host with a sign that is no more common among hosts which wait for their change is not well. It takes
         a place then, and a canary among them has not gone well. What the Nodes tell counts beside.
+      - With V(ended) and O(outcome=done) those of the host are written down, and count for other runs and later ones
+        with the same aim, until the host is changed again or O(outcome=freed).
     type: dict
     default: {}
   outcome:
@@ -108,7 +112,7 @@ options:
         success frees it.
       - V(left) says that the host was not changed after all. With O(reason) it could not be, and what restarts together
         with it and has not begun is left too; without, it needed nothing any more.
-      - V(freed) is a person's word that a failure was looked at.
+      - V(freed) is a person's word that a failure was looked at, or what O(signs) has told of a host.
     type: str
     choices: [done, failed, left, freed]
   reason:
@@ -177,7 +181,7 @@ options:
   expected_duration:
     description:
       - How long the change of a host takes, as V(30m), which is the default. Once hosts of its kind have been changed,
-        what nine of ten of these took counts.
+        what nine of ten of these took counts, but never more than what is given here.
     type: raw
   unit_mode:
     description:
@@ -305,7 +309,8 @@ of_hosts:
   description:
     - Of each host its C(place) (C(beside), C(refused), C(half_done), C(canary) or C(in_order)), its C(unit) and
       C(why).
-  returned: with O(state=planned)
+    - With O(state=settled) of those that are refused, as their change has failed before and nobody has looked at it.
+  returned: with O(state=planned) and O(state=settled)
   type: dict
   sample: {"gpu-1": {"place": "canary", "unit": "host gpu-1", "why": "canary of 8 x 10de:2330"}}
 order:

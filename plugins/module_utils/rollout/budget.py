@@ -17,10 +17,11 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
+from .change import is_of_one_policy
 from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
 from .planner import decide, failed_before, incomplete, proved, renewed, to_prove
@@ -159,6 +160,7 @@ class Pool:
     seconds:             {kind: how long its last changes took}.
     canaries:            {unit: the canary that waits, and asks}.
     last:                the rollout that was closed last, while none is open.
+    signs:               {node: what was found of it after its last change}, of those of which something was.
     """
 
     limit: str = ""
@@ -170,11 +172,12 @@ class Pool:
     seconds: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
     canaries: Mapping[str, Claim] = field(default_factory=dict)
     last: Optional[OpenRollout] = None
+    signs: Signs = field(default_factory=dict)
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
         known = sorted(self.seconds.get(kind, ()))
-        return known[min(len(known) - 1, len(known) * 9 // 10)] if known else None
+        return known[(len(known) * 9 + 9) // 10 - 1] if known else None
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,9 @@ class Asking:
     """A host that asks, at an instant.
 
     aim:              what its run has in common with others of its rollout.
-    unreachable:      hosts of the run that cannot be reached.
-    signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
+    unreachable:      hosts of the run that cannot be reached; those of other rollouts do not count.
+    signs:            what was found of hosts, beside what the Nodes tell; see health.py. Of changed ones the record
+                      has it, too.
     patience_is_over: whether it has waited long enough for canaries that do not ask.
     beat:             after how long its run says once more that it is at work.
     seconds:          how long that counts; 0 leaves it to whoever looks.
@@ -376,13 +380,13 @@ def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Op
 
 def ended(
     record: Record, pool_name: str, node: str, run: str, outcome: str, reason: str, now: datetime,
-    host: Optional[Host] = None
+    host: Optional[Host] = None, signs: Collection[str] = ()
 ) -> Record:
     """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
     failed before has failed still, and FREED is a person's word that a failure was looked at.
 
     reason: what failed, or why it was left where it could not be changed. host: whose it is, for one that failed
-    without a slot.
+    without a slot. signs: what was found of it after its change; others judge by it until the next change, or FREED.
 
     A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
     """
@@ -417,6 +421,9 @@ def ended(
         newest = sorted(proofs.items(), key=lambda each: each[1].at)[-PROOFS:]
         pool = replace(pool, proofs=dict(newest), seconds=_remembered(
             pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
+    if outcome in (DONE, FREED):
+        others = {name: found for name, found in pool.signs.items() if name != node}
+        pool = replace(pool, signs={**others, node: tuple(signs)} if signs else others)
     return record.but(pool_name, pool)
 
 
@@ -664,6 +671,7 @@ def _present(
     policies = {host.policy for host in rollout.of_run.values() if host.plan}
     soak, now = rollout.policy.soak, asking.now
     in_progress: Set[str] = set()
+    elsewhere: Set[str] = set()
     half_done: Set[str] = set()
     canaries: Set[str] = set()
     failed: Dict[str, str] = {}
@@ -677,27 +685,36 @@ def _present(
             continue
         if works:
             in_progress.add(name)
+            elsewhere.update([name] if slot.run != asking.run else ())
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
         elif stands.state == WORKING:
             half_done.add(name)
-        elif stands.policy in policies:
+        elif any(is_of_one_policy(stands.policy, each) for each in policies):
             failed[name] = stands.reason
             canaries.update([name] if stands.proofs else ())
         else:
             otherwise[name] = stands.reason
+    # What another run is changing may be out of reach for a while, as for a reboot
+    unreachable = {name for name, host in rollout.of_run.items()
+                   if name in asking.unreachable or not host.reachable} - elsewhere
     half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
     done = {names[node] for node in opened.done if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
-    unhealthy = worse_off(asking.signs, done, waiting)
     # Those of earlier runs that this one is to change anew are no measure of what it does
     wanted = {host.proof for host in rollout.of_run.values() if host.plan}
     earlier = (*opened.before, *(told.node for proof, told in pool.proofs.items() if proof in wanted))
-    for node in (*opened.done, *(node for node in earlier if names.get(node) not in of_units)):
+    changed = {names[node]: node for node in (*earlier, *opened.done)
+               if node in opened.done or names.get(node) not in of_units if node in names}
+    found = worse_off({**asking.signs, **{name: pool.signs[node] for name, node in changed.items()
+                                          if node in pool.signs}}, list(changed), waiting)
+    unhealthy = dict(found)
+    for name, node in changed.items():
         state = nodes.get(node)
         if state is not None and not (state.ready and not state.unhealthy):
-            unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
+            unhealthy.setdefault(name, state.unhealthy or "its Node is not Ready")
     passed: Set[str] = set()
+    disproved: Set[str] = set()
     soaking: Dict[str, datetime] = {}
     watched: Dict[str, datetime] = {}
     for proof, told in pool.proofs.items():
@@ -707,18 +724,19 @@ def _present(
             proving.setdefault(proof, "%s, which is changed, and watched until %s" % (name, instant_text(until)))
         elif name in unhealthy:
             proving.setdefault(proof, "%s, which is changed and not healthy: %s" % (name, unhealthy[name]))
+            disproved.update([proof] if name in found else ())
         else:
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
         left=frozenset(names[node] for node, left in opened.left.items()
                        if node in names and left.run in ("", asking.run)), failed=failed,
-        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy,
+        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
         not_ready=frozenset(names[state.name] for state in nodes.values() if not state.ready),
-        unreachable=asking.unreachable | {name for name, host in rollout.of_run.items() if not host.reachable},
-        passed=frozenset(passed), proving=proving, soaking=soaking, watched=watched,
+        unreachable=frozenset(unreachable),
+        passed=frozenset(passed), proving=proving, disproved=frozenset(disproved), soaking=soaking, watched=watched,
         claims={part: claim.unit for part, claim in pool.claims.items() if _counts(claim, now)},
         canaries=frozenset(name for name, claim in pool.canaries.items() if _counts(claim, now)),
         patience_is_over=asking.patience_is_over,
@@ -807,6 +825,7 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
         canaries=_read_claims(data.get("canaries", {})),
         seconds={kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
         last=_read_rollout(data.get("last")),
+        signs={node: tuple(found) for node, found in data.get("signs", {}).items()},
     )
 
 

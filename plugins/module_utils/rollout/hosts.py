@@ -9,6 +9,7 @@ from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 from ..core.plan import Disruption, digest
 from ..core.refusal import Refusal
 from .budget import FAILED, IsAlive, NodeState, Pool, Slot
+from .change import concerned_by, is_of_one_policy
 from .model import Host, Kind
 from .policy import Policy
 
@@ -48,7 +49,6 @@ def host_of(
     kind = Kind(**{name: str(change.get(name) or "") for name in _OF_KIND})
     refusals = (told or {}).get("refusals") or ()
     asked = str(change.get("policy") or "")
-    expected = pool.expected(str(kind))
     return Host(
         name=known.name,
         node=known.node,
@@ -69,7 +69,7 @@ def host_of(
         failed=_failed(slot, asked, told is not None and not refusals),
         refusal=Refusal.from_dict(refusals[0]) if refusals else None,
         in_service=slot.counts if slot is not None else state.in_service if state is not None else not known.node,
-        seconds=expected if expected is not None else int(policy.expected_duration.total_seconds()),
+        seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
 
@@ -78,7 +78,9 @@ def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
     that is refused says why itself."""
     stood = None if slot is None else slot.without_its_run
-    if stood is None or stood.state != FAILED or not (stood.policy == policy or (is_planned and not policy)):
+    if stood is None or stood.state != FAILED:
+        return ""
+    if not (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
         return ""
     return stood.reason or "no reason was told"
 

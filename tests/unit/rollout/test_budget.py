@@ -478,6 +478,20 @@ class TestSlots:
         answer = room.ask("h1")
         assert answer.is_final and answer.waiting is not None and answer.waiting.cause is Cause.others
 
+    def test_only_hosts_of_its_own_rollout_are_out_of_reach(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        assert room.ask("h1", unreachable=frozenset(["of-another-cluster", "of-no-cluster"])).may_start
+
+    def test_a_host_that_another_run_changes_is_in_progress_though_it_cannot_be_reached(self) -> None:
+        """As while it reboots."""
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1", "b")
+        waiting = room.ask("h2", unreachable=frozenset(["h1"])).waiting
+        assert waiting is not None and waiting.cause is Cause.slots
+        room.dead.add("b")
+        waiting = room.ask("h2", unreachable=frozenset(["h1"])).waiting
+        assert waiting is not None and waiting.cause is Cause.person
+
     def test_a_changed_node_that_is_not_well_shrinks_what_may_go_next(self) -> None:
         room = Room(rollout_of(*fleet(4), limit=1))
         room.ask("h1")
@@ -748,6 +762,30 @@ class TestCanaries:
         later.nodes = {**room.nodes, "n-" + canary: NodeState("n-" + canary)}
         assert later.ask(others[0].name, "b").may_start
 
+    @pytest.mark.parametrize("canaries", ["every_kind", "none"])
+    def test_what_checks_have_found_of_it_holds_back_whoever_has_not_seen_it(self, canaries: str) -> None:
+        """Another controller, and a later run, until it is changed again or a person has looked at it."""
+        room = Room(rollout_of(*fleet(4), canaries=canaries, limit=1))
+        canary = room.rollout.units[0].hosts[0]
+        other = next(each for each in fleet(4) if each.name != canary)
+        room.ask(canary)
+        room.record = ended(room.record, POOL, "n-" + canary, "a", DONE, "", NOW, signs=["Xid 63"])
+        assert read_record(written(room.record)) == room.record
+        waiting = room.ask(other.name, "b").waiting
+        assert waiting is not None and waiting.cause is Cause.person
+        room.close()
+        room.close("b")
+        later = Room(plan([each for each in fleet(4) if each.name != canary], policy(
+            canaries=canaries, limit=1), room.now, ()), room.record)
+        later.nodes = room.nodes
+        waiting = later.ask(other.name, "c").waiting
+        assert waiting is not None and waiting.cause is Cause.person
+        # All that wait have it, too
+        assert later.ask(other.name, "c", signs={each: ["Xid 63"] for each in later.rollout.hosts}).may_start
+        later = Room(later.rollout, ended(room.record, POOL, "n-" + canary, "me", FREED, "", NOW))
+        later.nodes = room.nodes
+        assert not later.pool.signs and later.ask(other.name, "c").may_start
+
     def test_but_not_where_it_is_to_be_changed_anew(self) -> None:
         room = Room(rollout_of(*fleet(2), canaries="every_kind", limit=2))
         canary, other = (unit.hosts[0] for unit in room.rollout.units)
@@ -860,12 +898,14 @@ def test_how_long_a_kind_takes_is_told_by_those_that_were_changed() -> None:
         room.ask("h%d" % each)
         room.now += timedelta(minutes=each)
         room.end("h%d" % each)
-    assert len(room.pool.seconds[str(H100)]) == 20 and room.pool.expected(str(H100)) == 24 * 60
+    # Nine of ten of the twenty, of 6 to 25 minutes
+    assert len(room.pool.seconds[str(H100)]) == 20 and room.pool.expected(str(H100)) == 23 * 60
     told = {"converged": False, "disruption": "driver_reload", "change": {
         "digest": "p1", "policy": "q1", "board": H100.board, "system": H100.system, "runtime": H100.runtime,
         "driver_from": "570.1", "driver_to": "580.2"}}
     known = Known("h30", "n-h30", told)
-    assert host_of(known, None, room.pool, policy(), room.is_alive).seconds == 24 * 60
+    assert host_of(known, None, room.pool, policy(), room.is_alive).seconds == 23 * 60
+    assert host_of(known, None, room.pool, policy(expected_duration="20m"), room.is_alive).seconds == 20 * 60
     assert host_of(known, None, Pool(), policy(expected_duration="2h"), room.is_alive).seconds == 7200
 
 
@@ -917,6 +957,26 @@ class TestHosts:
     def test_what_failed_by_this_policy(self, asked_for: str, failed: str) -> None:
         assert self.of(Slot("h", "a", NOW, FAILED, policy=asked_for, reason="Xid")).failed == failed
 
+    @pytest.mark.parametrize("asked_for, failed", [
+        ("activation=a -driver=d -mig=m toolkit=t", "Xid"),
+        # A part is done, or done and taken back; what could not be planned before is to be done now
+        ("activation=a -driver=d -mig=m -toolkit=t", "Xid"),
+        ("activation=a driver=d -mig=m -toolkit=t", "Xid"),
+        ("-activation=a -driver=d mig=m -toolkit=t", "Xid"),
+        # The cure, and another wish for what had nothing to do
+        ("activation=a driver=d2 -mig=m -toolkit=t", ""),
+        ("activation=a driver=d mig=m2 -toolkit=t", ""),
+        # What is asked of a capability that had and has nothing to do is no part of it
+        ("activation=a driver=d -mig=m2 toolkit=t", "Xid"),
+    ])
+    def test_what_is_left_of_a_change_that_failed_half_way_is_of_its_policy(self, asked_for: str, failed: str) -> None:
+        told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": asked_for}}  # type: ignore[dict-item]
+        slot = Slot("h", "a", NOW, FAILED, policy="activation=a driver=d -mig=m toolkit=t", reason="Xid")
+        assert self.of(slot, told=told).failed == failed
+        room = Room(rollout_of(host("h1", policy=asked_for), host("h2", policy=asked_for), max_failures=0))
+        room.record = Record({POOL: Pool(slots={"n-h1": slot})})
+        assert bool(room.ask("h2").refusals) == bool(failed)
+
     @pytest.mark.parametrize("told", [
         {"converged": True, "disruption": "none", "change": {}},
         {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}])
@@ -963,7 +1023,8 @@ POOLS = st.builds(
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
     canaries=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
-    seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)))
+    seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)),
+    signs=st.dictionaries(NAMES, st.lists(WORDS, min_size=1, max_size=2).map(tuple)))
 
 
 @settings(max_examples=150)

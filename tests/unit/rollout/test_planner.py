@@ -420,6 +420,37 @@ class TestNow:
         assert starting(ill) == [] and ill.waiting[0].why.endswith("which is changed and not healthy: Xid 79")
         assert len(starting(decide(rollout, present(done={"a1", name})))) == 3
 
+    def test_one_that_could_not_begin_after_it_does_not_wait_for_the_canary(self) -> None:
+        """It is told at once what keeps it in the end: a window, with its time, or a place that only a person frees."""
+        closed = rollout_of(hosts(3), policy_of({"limit": 1, "freezes": [
+            {"from": "2026-06-30", "to": "2026-07-05", "reason": "end of quarter", "zone": "UTC"}]}))
+        assert {(each.cause, each.until is None) for each in decide(closed, present()).waiting} == {
+            (Cause.window, False)}
+        rollout = rollout_of([*hosts(3), host("x", plan="")], Policy(limit=Limit(1)))
+        told = waits(decide(rollout, present(cordoned={"x": "ada"})))
+        assert len(told) == 3 and {(cause, why.endswith("a person has to see to x")) for cause, why in told.values()} == {
+            ("person", True)}
+
+    def test_a_canary_that_goes_out_of_reach_in_mid_change_is_for_a_person_to_see_to(self) -> None:
+        rollout = rollout_of(hosts(10), Policy(limit=Limit(5)))
+        (name,) = rollout.units[0].hosts
+        lost = decide(rollout, present(in_progress={name}, unreachable={name}))
+        assert {each.cause for each in lost.waiting} == {Cause.person}
+        assert lost.waiting[0].why == (
+            "waits for the canary host %s, which is in progress, and cannot be reached any more" % name)
+
+    def test_a_place_of_a_host_that_is_lost_in_mid_change_is_not_waited_for(self) -> None:
+        rollout = rollout_of(hosts(10), Policy(limit=Limit(1), canaries=NO_CANARY))
+        lost = waits(decide(rollout, present(in_progress={"h1"}, unreachable={"h1"})))
+        assert len(lost) == 9 and set(lost.values()) == {("person", (
+            "needs 1, and in all there are 0 of 1 free; 1 in progress (h1); a person has to see to h1"))}
+
+    def test_what_checks_have_found_of_a_canary_does_not_end_by_itself(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
+        (name,) = rollout.units[0].hosts
+        ill = decide(rollout, present(done={name}, unhealthy={name: "Xid 63"}, found={name}))
+        assert {each.cause for each in ill.waiting} == {Cause.person}
+
     def test_a_canary_is_watched_before_others_follow_it(self) -> None:
         rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
         (name,) = rollout.units[0].hosts
@@ -504,6 +535,10 @@ class TestNow:
         for seen, cause, told in [
             ({"in_progress": {first}}, "group", "%s is in progress" % first),
             ({"done": {first}, "unhealthy": {first: "Xid"}}, "group", "%s is changed and not healthy: Xid" % first),
+            ({"done": {first}, "unhealthy": {first: "Xid"}, "found": {first}}, "person",
+             "%s is changed and not healthy: Xid" % first),
+            ({"in_progress": {first}, "unreachable": {first}}, "person",
+             "%s is in progress, and cannot be reached any more" % first),
             ({"failed": {first: "Xid"}}, "person", "%s failed: Xid" % first),
         ]:
             decision = decide(rollout, present(**seen))
