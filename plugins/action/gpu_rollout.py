@@ -19,12 +19,10 @@ from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
 from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
-from ..module_utils.rollout.change import asked_by
-from ..module_utils.rollout.hosts import Known, host_of
+from ..module_utils.rollout.hosts import Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
@@ -146,6 +144,7 @@ class ActionModule(ClusterAction):
         result = {
             "changed": False,
             "clusters": told,
+            "warnings": [warning for each in told for warning in each.pop("warnings", ())],
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
             "order": _order(rollouts),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
@@ -276,11 +275,11 @@ class ActionModule(ClusterAction):
         rollout = replace(rollout, refused={host: each.named(self._variables)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
-        # Of those where nothing is left to be done, too: the run that goes on after this one has the same aim then
-        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, asked_by(host.policy)])
-                                               for host in hosts if host.policy}))
+        aim = options["aim"] or aim_of(hosts)
+        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
         return {
             "changed": False,
+            "warnings": list(records.notes_of(pool, rollout.policy)) if joins else [],
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},

@@ -25,7 +25,7 @@ from .change import is_of_one_policy
 from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
 from .planner import decide, failed_before, incomplete, proved, renewed, to_prove
-from .policy import policy_of
+from .policy import Policy, policy_of
 from .windows import instant_text
 
 SCHEMA = "gpuops.nvidia/budget/v1"
@@ -321,7 +321,7 @@ def asked(
             opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
-    notes = _notes(pool, opened, rollout)
+    notes = notes_of(opened, rollout.policy) if pool.rollout is not None else ()
     # One that is done, or left, has nothing to begin, whatever the others of its unit have
     if decision.may_start and asking.host in _left(unit, present):
         return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit, nodes)),
@@ -653,10 +653,10 @@ def _counts(claim: Claim, now: datetime) -> bool:
     return now - claim.asked < CLAIM
 
 
-def _notes(before: Pool, pool: Pool, rollout: Rollout) -> Tuple[str, ...]:
-    wanted = (str(rollout.policy.limit), "" if rollout.policy.domain_limit is None else str(
-        rollout.policy.domain_limit))
-    if before.rollout is None or (pool.limit, pool.domain_limit) == wanted:
+def notes_of(pool: Pool, policy: Policy) -> Tuple[str, ...]:
+    """What who joins an open rollout should know."""
+    if (pool.limit, pool.domain_limit) == (str(policy.limit), "" if policy.domain_limit is None else str(
+            policy.domain_limit)):
         return ()
     return ("the limits of the open rollout count, %s in all%s, and not those of this run" % (
         pool.limit, " and %s of a domain" % pool.domain_limit if pool.domain_limit else ""),)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 
-from ..core.plan import Disruption, digest
+from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
 from .budget import FAILED, IsAlive, NodeState, Pool, Slot
-from .change import concerned_by, is_of_one_policy
+from .change import asked_by, concerned_by, is_of_one_policy
 from .model import Host, Kind
 from .policy import Policy
 
@@ -72,6 +72,12 @@ def host_of(
         seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
+
+
+def aim_of(hosts: Iterable[Host]) -> str:
+    """What runs have in common that bring hosts to the same. Those count too where nothing is left to be done: who goes
+    on where a run has ended has its aim."""
+    return digest(sorted({canonical([host.kind.driver_to, asked_by(host.policy)]) for host in hosts if host.policy}))
 
 
 def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:

@@ -50,7 +50,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     without_the_gone,
     written,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, host_of, job_groups
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, aim_of, host_of, job_groups
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
     Cause,
     Host,
@@ -909,6 +909,13 @@ def test_how_long_a_kind_takes_is_told_by_those_that_were_changed() -> None:
     assert host_of(known, None, Pool(), policy(expected_duration="2h"), room.is_alive).seconds == 7200
 
 
+@pytest.mark.parametrize("known, expected", [
+    ((14460,), 14460), ((600,) * 4 + (14460,), 14460), ((600,) * 9 + (14460,), 600), ((600,) * 8 + (14460,) * 2, 14460),
+    ((600,) * 18 + (14460,) * 2, 600), ((), None)])
+def test_nine_of_ten_were_over_by_then(known: Tuple[int, ...], expected: Optional[int]) -> None:
+    assert Pool(seconds={"kind": known}).expected("kind") == expected
+
+
 class TestHosts:
     TOLD = {"converged": False, "disruption": "reboot", "refusals": [], "unfinished": [], "change": {
         "digest": "p1", "policy": "q1", "board": "b", "system": "s", "runtime": "r", "driver_from": "1",
@@ -992,6 +999,15 @@ class TestHosts:
         {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
     def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
         assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
+
+    def test_the_aim_is_the_same_until_all_is_done(self) -> None:
+        whole = [host("h1", policy="driver=d -mig=m"), host("h2", policy="driver=d mig=m")]
+        half = [host("h1", policy="-driver=d -mig=m", plan=""), host("h2", policy="-driver=d mig=m")]
+        none = [host("h1", policy="-driver=d -mig=m", plan=""), host("h2", policy="-driver=d -mig=m", plan="")]
+        assert aim_of(whole) == aim_of(half) == aim_of(none)
+        assert aim_of(whole) != aim_of([host("h1", policy="driver=d2 -mig=m"), whole[1]])
+        # The same wish comes to another version
+        assert aim_of(whole) != aim_of([replace(each, kind=replace(H100, driver_to="590.1")) for each in whole])
 
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")

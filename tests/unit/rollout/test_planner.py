@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import
     Rollout,
     part_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan, renewed
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import closed_now, decide, plan, renewed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import (
     NO_CANARY,
     PARALLEL,
@@ -557,6 +557,14 @@ class TestNow:
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY))
         assert starting(decide(rollout, present(unhealthy={"h3": "Xid"}))) == []
         assert len(starting(decide(rollout, present()))) == 1
+
+    def test_what_disturbs_nobody_waits_for_no_window_in_no_cluster_either(self) -> None:
+        freeze = {"from": "2026-06-30", "to": "2026-07-05", "reason": "end of quarter", "zone": "UTC"}
+        rollout = rollout_of([host("h1", node="", disruption=Disruption.service_restart), host("h2", node="")],
+                             policy_of({"freezes": [freeze]}))
+        waiting = closed_now(rollout, "h2", NOW)
+        assert waiting is not None and waiting.cause is Cause.window
+        assert closed_now(rollout, "h1", NOW) is None
 
     def test_the_window_is_asked_at_each_start_with_the_expected_end(self) -> None:
         policy = policy_of({"limit": 9, "canaries": "none", "windows": [
