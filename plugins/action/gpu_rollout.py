@@ -491,7 +491,7 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     elif host in options["unprepared"]:
         # What its own plan is refused for says more
         planned = {**found, "refusals": [*found.get("refusals", ()), _not_to_be_changed(
-            host, "it has failed in this run, before its turn").to_dict()]}
+            host, "it is refused, or has failed before its turn").to_dict()]}
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))

@@ -423,7 +423,8 @@ def ended(
             pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
     if outcome in (DONE, FREED):
         others = {name: found for name, found in pool.signs.items() if name != node}
-        pool = replace(pool, signs={**others, node: tuple(signs)} if signs else others)
+        told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
+        pool = replace(pool, signs={**others, **told})
     return record.but(pool_name, pool)
 
 

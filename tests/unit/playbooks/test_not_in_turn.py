@@ -56,6 +56,15 @@ def test_a_failure_of_a_host_that_needs_nothing_is_told_where_nothing_is_to_be_d
 
 
 @pytest.mark.variation
+def test_the_plan_shows_no_turn_of_a_host_that_site_would_refuse(in_words: Hosts) -> None:
+    site = Site(in_words, names(3))
+    done = site.run({"gpu-1": {"gpu_plan": HALF}, "gpu-2": {"gpu_plan": CHANGE}, "gpu-3": {"gpu_plan": NOTHING}},
+                    playbook="plan", tags=(), gpu_mig_labels=True)
+    assert done.returncode == 2 and "[playbook.disturbs_more_than_allowed]" in done.stdout, done.stdout
+    assert in_words.writes() == [] and "gpu-2: canary of" in done.stdout + done.stderr
+
+
+@pytest.mark.variation
 def test_a_serial_that_is_none_is_refused_before_anything_is_done(in_words: Hosts) -> None:
     site = Site(in_words, names(1))
     done = site.run({"gpu_plan": CHANGE}, "-e", "gpu_serial=two")
