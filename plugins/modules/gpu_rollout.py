@@ -65,8 +65,8 @@ options:
     type: dict
   unprepared:
     description:
-      - For V(planned), hosts that have failed before their turn, as they were refused or could not be prepared. They are
-        left as they are, their cliques with them.
+      - For V(planned), hosts that have failed before their turn, as they were refused or could not be prepared. They
+        are left as they are, their cliques with them.
     type: list
     elements: str
     default: []

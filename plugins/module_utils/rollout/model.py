@@ -244,7 +244,7 @@ class Present:
     failed_before:    the same by another policy: they keep their places, and say nothing of this one.
     failed_canaries:  those of failed that were to prove the change.
     unhealthy:        {changed host: what is wrong with it since}.
-    found:            those of unhealthy of which checks have found something, which stays so until a person takes it away.
+    found:            those of unhealthy of which checks have found something: a person takes it away, or their change.
     cordoned:         {host: who took it out of service}, where that was not us.
     marked:           {host: the mark of another manager}: it is not begun with, and takes no place.
     not_ready:        hosts whose Node is not Ready.

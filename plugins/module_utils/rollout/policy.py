@@ -88,8 +88,8 @@ class Policy:
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def expected(self, told: Optional[int]) -> int:
-        """Seconds that the change of a host takes. told: by those of its kind, which a user's word limits: a change that
-        was slow once keeps no other out of every window then."""
+        """Seconds that the change of a host takes. told: by those of its kind, which a user's word limits: one that was
+        slow keeps no other out of every window then."""
         said = int(self.expected_duration.total_seconds())
         if told is None:
             return said

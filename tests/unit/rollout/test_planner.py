@@ -428,8 +428,8 @@ class TestNow:
             (Cause.window, False)}
         rollout = rollout_of([*hosts(3), host("x", plan="")], Policy(limit=Limit(1)))
         told = waits(decide(rollout, present(cordoned={"x": "ada"})))
-        assert len(told) == 3 and {(cause, why.endswith("a person has to see to x")) for cause, why in told.values()} == {
-            ("person", True)}
+        assert len(told) == 3 and {cause for cause, _why in told.values()} == {"person"}
+        assert all(why.endswith("a person has to see to x") for _cause, why in told.values())
 
     def test_a_canary_that_goes_out_of_reach_in_mid_change_is_for_a_person_to_see_to(self) -> None:
         rollout = rollout_of(hosts(10), Policy(limit=Limit(5)))
