@@ -13,7 +13,7 @@ from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Map
 
 from ansible.utils.display import Display
 
-from ..module_utils.cluster.budget import Budget, NodeReading
+from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
@@ -21,7 +21,7 @@ from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
-from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.budget import Asking, NodeState, Pool, Record, checked_pool
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
@@ -66,6 +66,7 @@ class ActionModule(ClusterAction):
         "interval": {"type": "int", "default": 10},
         "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
+        "untold": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
@@ -272,7 +273,7 @@ class ActionModule(ClusterAction):
         _current, present = records.standing(
             record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
         rollout = plan([*hosts, *others], policy, now, present.passed)
-        rollout = replace(rollout, refused={host: each.named(self._variables)
+        rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
         aim = options["aim"] or aim_of(hosts)
@@ -290,6 +291,13 @@ class ActionModule(ClusterAction):
             **_holders(pool),
         }
 
+    def _told_whole(self, refusal: Refusal, options: Mapping[str, Any], node: str) -> Refusal:
+        """In the reader's words, with the command that he types where it is for a person to say that he has looked."""
+        named = refusal.named(self._variables)
+        if named.code != "rollout.failed_before":
+            return named
+        return replace(named, remedy="%s. To free it: %s" % (named.remedy, _freeing(options, node)))
+
     # A host begins
 
     def _start(
@@ -300,10 +308,11 @@ class ActionModule(ClusterAction):
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
-            is_alive.look(budget.read().pool(options["pool"]))
+            is_alive.look(lambda: budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
-                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"])
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
+                          frozenset(options["untold"]))
 
         began = datetime.now(timezone.utc)
         if check_mode:
@@ -311,8 +320,10 @@ class ActionModule(ClusterAction):
             nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
             answer = records.asked(record, options["pool"], asking(budget.now(), False), rollout, nodes, is_alive)
         else:
-            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
-        refusals = [each.named(self._variables) for each in answer.refusals]
+            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell)
+        # Those of the plan were told whole with it
+        refusals = [each if each in rollout.refused.values() else
+                    self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
@@ -326,10 +337,6 @@ class ActionModule(ClusterAction):
     def _tell(self, why: str) -> None:
         if people_read():
             Display().display("%s: waits: %s" % (self._host, why))
-
-    def _tell_of(self, answer: Answer) -> None:
-        if answer.waiting is not None:
-            self._tell(answer.waiting.why)
 
     def _rollout(self, options: Mapping[str, Any]) -> Rollout:
         try:
@@ -354,15 +361,19 @@ class ActionModule(ClusterAction):
             host = self._rollout(options).hosts.get(self._host)
         node = options["name"] or (host.node if host is not None else "") or self._host
 
+        met: List[Record] = []
+
         def what(record: Record) -> Record:
+            met.append(record)
             return records.ended(record, options["pool"], node, self._run, options["outcome"],
                                  options["reason"], budget.now().replace(microsecond=0), host,
                                  options["signs"].get(self._host, ()))
 
-        record = budget.read()
-        there = record.pool(options["pool"])
+        # What is not written down, others go on without; a person sees it, and says it again
+        patience = 0.0 if options["outcome"] == records.FREED else OUTAGE_SECONDS
+        changed = what(budget.read()) if check_mode else budget.change(what, patience, self._tell)
+        there = met[0].pool(options["pool"])
         before = there.slots
-        changed = what(record) if check_mode else budget.change(what)
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
         failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
         if options["outcome"] == records.FREED and node not in {*failed_ones, *there.signs}:
@@ -386,8 +397,9 @@ class ActionModule(ClusterAction):
         if not check_mode:
             settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
         stays = {node: settled.pool(name).slots.get(node) for node in held}
-        refused = {self._hosts[node]: failed_before(Host(self._hosts[node], node), slot.reason).named(self._variables)
-                   for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
+        refused = {self._hosts[node]: self._told_whole(
+            failed_before(Host(self._hosts[node], node), slot.reason), options, node)
+            for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
         return {"changed": settled != record,
                 "nodes": sorted(node for node in held if stays[node] != record.pool(name).slots[node]),
                 "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
@@ -428,8 +440,13 @@ class _Living:
         self._watches: Dict[str, leases.Watch] = {}
         self._silent: FrozenSet[str] = frozenset()
 
-    def look(self, pool: Pool) -> None:
-        said = self._said(pool)
+    def look(self, read: Callable[[], Pool]) -> None:
+        """While the API server is away nobody can show that he is at work: of that time none counts."""
+        try:
+            said = self._said(read())
+        except GpuOpsError:
+            self._watches.clear()
+            raise
         now = time.monotonic()
         living: Set[str] = set()
         silent: Set[str] = set()
@@ -484,7 +501,7 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     told = own.get(options["plan_variable"])
     found: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     planned: Optional[Mapping[str, Any]] = found
-    if found.get("unreachable"):
+    if found.get("unreachable") or host in options["unreachable"]:
         planned = None
     elif found.get("failed") or "converged" not in found:
         planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}

@@ -92,7 +92,16 @@ options:
     type: int
     default: 600
   unreachable:
-    description: Hosts of the run that cannot be reached by now. Those of another cluster do not count.
+    description:
+      - Hosts of the run that cannot be reached by now; those of another cluster do not count. With V(planned) they are
+        left as they are, their cliques with them.
+    type: list
+    elements: str
+    default: []
+  untold:
+    description:
+      - For V(start), hosts of the run whose own V(start) has failed. They are left as they are, their cliques with
+        them, and no other one waits for them.
     type: list
     elements: str
     default: []

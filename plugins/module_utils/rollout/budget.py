@@ -220,6 +220,8 @@ class Asking:
 
     aim:              what its run has in common with others of its rollout.
     unreachable:      hosts of the run that cannot be reached; those of other rollouts do not count.
+    untold:           those that it leaves as they are, as nobody could tell them whether they may begin; it may be that
+                      nothing of that is written down.
     signs:            what was found of hosts, beside what the Nodes tell; see health.py. Of changed ones the record
                       has it, too.
     patience_is_over: whether it has waited long enough for canaries that do not ask.
@@ -237,6 +239,7 @@ class Asking:
     patience_is_over: bool = False
     beat: timedelta = BEAT
     seconds: int = 0
+    untold: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -584,6 +587,8 @@ def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Option
             why[name] = slot.reason
         elif name != asking.host and of_run.run == asking.run and of_run.reason:
             why[name] = of_run.reason
+        elif name in asking.untold:
+            why[name] = "nobody could tell it whether it may begin"
     return incomplete(unit.name, why) if why else None
 
 
@@ -730,8 +735,8 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
-        left=frozenset(names[node] for node, left in opened.left.items()
-                       if node in names and left.run in ("", asking.run)), failed=failed,
+        left=asking.untold.union(names[node] for node, left in opened.left.items()
+                                 if node in names and left.run in ("", asking.run)), failed=failed,
         failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},

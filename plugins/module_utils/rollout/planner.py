@@ -167,8 +167,7 @@ def failed_before(host: Host, reason: str) -> Refusal:
         "rollout.failed_before",
         found="the change of %s has failed before: %s" % (_named(host), reason),
         wanted="a host that a person has looked at since",
-        remedy="find the cause, free it (module gpu_rollout, `state` ended, `outcome` freed), and run again; another "
-               "policy is another change",
+        remedy="find the cause, free it, and run again; another policy is another change",
     )
 
 

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     DONE,
     LEFT,
     Asking,
+    Pool,
     closed,
     ended,
 )
@@ -134,10 +135,10 @@ def test_a_run_that_renews_a_lease_is_at_work_wherever_the_record_is_and_however
     change = custody(client, ours, clock)
     change.take("n1", TAKING)
     for _ in range(5):
-        living.look(budget.read().pool(POOL))
+        living.look(lambda: budget.read().pool(POOL))
         clock[0] += 200
         change.renew("n1")
-    living.look(budget.read().pool(POOL))
+    living.look(lambda: budget.read().pool(POOL))
     waiting = budget.ask(asking("n2", "b@c2", "y"), rollout_of(hosts("n2"), limit=2)).waiting
     assert living(named) and waiting is not None and waiting.cause is Cause.rollout
 
@@ -161,10 +162,32 @@ def test_how_long_a_run_may_be_silent_is_its_own_word(client: Client, clock: Lis
     for _ in range(60):
         clock[0] += 10
         ask("n2")
-        living.look(ours.read().pool(POOL))
+        living.look(lambda: ours.read().pool(POOL))
         assert living("a")
     clock[0] += 601
-    living.look(ours.read().pool(POOL))
+    living.look(lambda: ours.read().pool(POOL))
+    assert not living("a")
+
+
+def test_of_an_outage_of_the_server_no_second_counts_against_a_run(client: Client, clock: List[float]) -> None:
+    """Nobody could say that he is at work."""
+    living = _Living(client, "gpuops", (), 600)
+    budget = Budget(client, "gpuops", POOL, NodeReading(), living)
+    assert budget.ask(asking("n1", "a"), rollout_of(hosts("n1"))).may_start
+
+    def away() -> Pool:
+        raise GpuOpsError("cluster.no_answer", "the Kubernetes API server does not answer", "an answer", "see to it")
+
+    for seconds in (0, 400):
+        clock[0] += seconds
+        living.look(lambda: budget.read().pool(POOL))
+    with pytest.raises(GpuOpsError):
+        living.look(away)
+    clock[0] += 400
+    living.look(lambda: budget.read().pool(POOL))
+    assert living("a")
+    clock[0] += 601
+    living.look(lambda: budget.read().pool(POOL))
     assert not living("a")
 
 

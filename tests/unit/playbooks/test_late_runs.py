@@ -55,34 +55,35 @@ def now() -> datetime:
     return datetime.now(timezone.utc).replace(microsecond=0)
 
 
-def held(*slots: Slot, seen: datetime, **more: Any) -> Pool:
+def held(*slots: Slot, seen: datetime, seconds: int = 600, **more: Any) -> Pool:
     """What runs hold, of an open rollout of theirs."""
-    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, 600) for slot in slots})
+    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, seconds) for slot in slots})
     return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
 
 
-@pytest.mark.parametrize("age, left", [(timedelta(days=1), {}), (timedelta(0), {"gpu-1": "working"})],
+@pytest.mark.parametrize("age, seconds, left", [(timedelta(days=1), 1, {}), (timedelta(0), 600, {"gpu-1": "working"})],
                          ids=["a dead run", "one at work"])
 def test_the_place_of_a_host_that_needs_nothing_any_more(
-    in_words: Hosts, now: datetime, age: timedelta, left: Any
+    in_words: Hosts, now: datetime, age: timedelta, seconds: int, left: Any
 ) -> None:
-    """Its run was killed when it had given the node back, and had not said so yet."""
+    """Its run was killed when it had given the node back, and had not said so yet: that is free for who waits."""
     site = Site(in_words, names(2))
     slot = Slot("gpu-1", "dead@other", now - age)
-    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now - age)))
-    done = site.run({"gpu_plan": NOTHING})
-    assert done.returncode == 0, done.stdout
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now - age, seconds=seconds)))
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_timeout=5)
+    assert (done.returncode, site.changed()) == ((2, []) if left else (0, ["gpu-2"])), done.stdout
     assert {node: slot.state for node, slot in site.record().slots.items()} == left
 
 
 def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: Hosts, now: datetime) -> None:
-    site = Site(in_words, names(2))
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops"}})
     failed = Slot("gpu-1", "a@other", now, FAILED, proofs=("policy: x",), policy="policy", reason="Xid 79")
     site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
-    for _ in range(2):
-        done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2)
-        assert done.returncode == 2 and site.changed() == [] and "Xid 79" in done.stdout, done.stdout
-        assert site.record().slots == {"gpu-1": failed}
+    for slip, told in (({}, "Xid 79"), ({"gpu_rollout_soak": "10x"}, "`gpu_rollout_soak` is '10x'")):
+        done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2, **slip)
+        assert done.returncode == 2 and site.changed() == [] and told in done.stdout, done.stdout
+        assert site.record().slots == {"gpu-1": failed} and site.cordoned() == ["gpu-1"], done.stdout
 
 
 def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts) -> None:

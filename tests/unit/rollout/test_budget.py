@@ -626,6 +626,19 @@ class TestUnits:
             assert room.held() == set()
         assert room.ask("h3").may_start
 
+    @pytest.mark.parametrize("others_ask", [False, True])
+    def test_nor_do_they_begin_where_nobody_could_tell_it_whether_it_may(self, others_ask: bool) -> None:
+        """Of which nothing is written down, where no rollout was open yet."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3", jobs=frozenset({"j"})), canaries="every_kind",
+                               limit=3))
+        if others_ask:
+            room.record = Record({POOL: Pool(rollout=OpenRollout("x", NOW, {"a": Run("controller-a", NOW, NOW)}))})
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "no answer", room.now)
+        untold = frozenset(["h1"])
+        answer = room.ask("h2", untold=untold)
+        assert answer.is_final and [each.code for each in answer.refusals] == ["rollout.unit_incomplete"]
+        assert room.held() == set() and room.ask("h3", untold=untold | {"h2"}).may_start
+
     def test_but_not_where_it_needed_nothing_any_more(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x")))
         room.begin("h1")
