@@ -308,9 +308,11 @@ class ActionModule(ClusterAction):
         else:
             answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
         refusals = [each.named(self._variables) for each in answer.refusals]
+        has_place = answer.may_start and rollout.unit_of(self._host) is not None
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
+            "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
             "slots": str(answer.slots or ""),
@@ -357,12 +359,15 @@ class ActionModule(ClusterAction):
         before = record.pool(options["pool"]).slots
         changed = what(record) if check_mode else budget.change(what)
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
-        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
-        if options["outcome"] == records.FREED and node not in failed_ones:
+        if options["outcome"] == records.FREED and node not in before:
+            failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
             result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
                                   "Failed there: %s" % (node, options["pool"], options["namespace"],
                                                         ", ".join(failed_ones) or "none")]
-        if options["outcome"] == records.FAILED:
+        if records.is_late(changed.pool(options["pool"]), node, self._run, options["outcome"]):
+            result["warnings"] = ["It is not written down that Node %s is %s: another run has changed it since, and "
+                                  "what that found counts" % (node, options["outcome"])]
+        elif options["outcome"] == records.FAILED:
             result["frees"] = _freeing(options, node)
         return result
 
@@ -371,15 +376,17 @@ class ActionModule(ClusterAction):
     ) -> Dict[str, Any]:
         name = options["pool"]
         record = budget.read()
-        held = [node for node in self._nodes if node in record.pool(name).slots]
+        slots = record.pool(name).slots
+        held = {node: slots[node] for node in self._nodes if node in slots}
         if not held:
             return {"changed": False, "nodes": []}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
-        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        over = {node: slot for node, slot in held.items() if slot.run not in at_work}
+        settled = records.settled(record, name, over)
         if not check_mode:
-            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
+            settled = budget.change(lambda there: records.settled(there, name, over))
         return {"changed": settled != record, "nodes": sorted(
-            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
+            node for node, slot in held.items() if settled.pool(name).slots.get(node) != slot)}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
@@ -395,7 +402,7 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None,
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {},
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),

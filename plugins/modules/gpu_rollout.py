@@ -336,6 +336,11 @@ waiting:
     why: {description: "The same in words, with whom or what it waits for.", type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
     until: {description: "When it may begin at the earliest, where that is known.", type: str, returned: success}
+place:
+  description: The C(pool) and C(namespace) in which the host has a place, for
+    O(gpuops.nvidia.gpu_node_custody#module:place). Empty for one that needs none.
+  returned: with O(state=start)
+  type: dict
 slots:
   description: How the places stood, and who took them.
   returned: with O(state=start)

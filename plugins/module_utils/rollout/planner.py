@@ -103,6 +103,15 @@ def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]]
     return _Standing(rollout, present).decision(asking)
 
 
+def decide_again(rollout: Rollout, present: Present, name: str) -> Decision:
+    """Whether a unit that has its places, and has not begun, may begin still.
+
+    A rollout that was stopped since keeps it from that, what others have come to do with its nodes, and its window;
+    places and canaries do not, as it has what others wait for.
+    """
+    return _Standing(rollout, present).again(name)
+
+
 def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
     """What a host waits for that no budget limits: its window. None where that is open."""
     answer = _Clock(rollout.hosts, rollout.policy, now).answer([name])
@@ -438,6 +447,11 @@ class _Standing:
                 waiting.append(found)
         return Decision(self._stopped, tuple(may_start), tuple(waiting), tuple(under_way), tuple(over), self._slots)
 
+    def again(self, name: str) -> Decision:
+        unit, = (unit for unit in self._rollout.units if unit.name == name)
+        found = self._kept_from(unit) or self._closed(unit)
+        return Decision(self._stopped, () if found else (unit,), (found,) if found else (), (), (), self._slots)
+
     def _failed_now(self, name: str) -> bool:
         """One that failed by another policy may be tried by this one."""
         return name in self._present.failed
@@ -523,19 +537,10 @@ class _Standing:
 
     def _cause(self, unit: Unit, canary: str) -> Optional[Waiting]:
         """What it waits for; None where it may begin."""
-        if self._stopped:
-            return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
+        found = self._kept_from(unit)
+        if found is not None:
+            return found
         present = self._present
-        left = [name for name in unit.hosts if name not in present.done and name not in present.left]
-        for name in left:
-            if name in present.cordoned:
-                return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
-                    name, present.cordoned[name]))
-            if name in present.marked:
-                return self._waiting(unit, Cause.others, "another manager is at work on %s: %s" % (
-                    name, present.marked[name]))
-            if name in present.unreachable:
-                return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
         if canary and unit.place is Place.in_order:
             return self._waiting(unit, Cause.canary, "waits for the canary %s" % canary, self._watched)
         for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
@@ -546,10 +551,30 @@ class _Standing:
             cause = Cause.person if unit.one_by_one in self._broken else Cause.group
             return self._waiting(unit, cause, "%s is changed host by host, and %s" % (
                 unit.one_by_one, self._busy[unit.one_by_one]))
-        answer = self._clock.answer(left)
-        if not answer.allowed:
-            return self._waiting(unit, Cause.window, answer.why, answer.opens)
-        return self._room_for(unit)
+        return self._closed(unit) or self._room_for(unit)
+
+    def _kept_from(self, unit: Unit) -> Optional[Waiting]:
+        """What keeps it from beginning whether it has places or not."""
+        if self._stopped:
+            return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
+        present = self._present
+        for name in self._left(unit):
+            if name in present.cordoned:
+                return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
+                    name, present.cordoned[name]))
+            if name in present.marked:
+                return self._waiting(unit, Cause.others, "another manager is at work on %s: %s" % (
+                    name, present.marked[name]))
+            if name in present.unreachable:
+                return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
+        return None
+
+    def _closed(self, unit: Unit) -> Optional[Waiting]:
+        answer = self._clock.answer(self._left(unit))
+        return None if answer.allowed else self._waiting(unit, Cause.window, answer.why, answer.opens)
+
+    def _left(self, unit: Unit) -> List[str]:
+        return [name for name in unit.hosts if name not in self._present.done and name not in self._present.left]
 
     def _room_for(self, unit: Unit) -> Optional[Waiting]:
         parts = list(self._parts(self._needed(unit)))

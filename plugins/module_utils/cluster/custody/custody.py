@@ -75,6 +75,8 @@ class Taking:
     timeout:    seconds that the drain may take, and the components to leave the node.
     uid:        of the Node that is meant; '' for whichever has the name.
     skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
+    place:      raises GpuOpsError where the run has lost the place among those out of service that it takes the node
+                for. Asked for before the cordon, and after it: whoever counts them from then on sees the cordon.
     """
 
     reason: str = ""
@@ -83,6 +85,7 @@ class Taking:
     timeout: int = 300
     uid: str = ""
     skip_after: float = 0
+    place: Proof = lambda: None
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,7 @@ class Custody:
         renew = functools.partial(self._holding.renew, name, while_it_drains)
         proof = functools.partial(self._holding.prove, name, while_it_drains)
         foreseen = {} if act.drain is None else act.drain(True, proof)
+        act.place()
         node = self._proven(name, act.uid, while_it_drains)
         before, offers = says.claims(node), _offers(node)
         if self._run.manager not in before:
@@ -206,6 +210,7 @@ class Custody:
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
         self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
+        act.place()
         renew()
         drained = foreseen if act.drain is None else act.drain(False, proof)
         node = self._check(name, act.uid, while_it_drains)
