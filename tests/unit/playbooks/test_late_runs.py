@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Slot,
 )
 
-# While the host is planned again, its run counts as dead, and another one takes its place over
+# While a module is at work for the host, its run counts as dead, and another one takes its place over
 TAKEN_OVER = ACTION + '''
 from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
@@ -39,8 +39,8 @@ def taken_over(record):
 class Stopped(ActionModule):
     def run(self, tmp=None, task_vars=None):
         told = super().run(tmp, task_vars)
-        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".gpu_plan")
-        if int(calls.read_text()) == 2:
+        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".%(module)s")
+        if int(calls.read_text()) == %(call)d:
             client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
             Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(taken_over)
         return told
@@ -85,11 +85,15 @@ def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: 
         assert site.record().slots == {"gpu-1": failed}
 
 
-def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts) -> None:
-    (in_words.actions / "gpu_plan.py").write_text(TAKEN_OVER)
+@pytest.mark.parametrize("module, call, told", [
+    ("gpu_plan", 2, "is at work by run b@other"), ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
+    ids=["while it is planned again", "when it had asked once more"])
+def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, call: int, told: str) -> None:
+    (in_words.actions / (module + ".py")).write_text(TAKEN_OVER % {"module": module, "call": call})
     site = Site(in_words, names(1))
     done = site.run({"gpu_plan": CHANGE})
-    assert done.returncode == 2 and site.changed() == site.cordoned() == [], done.stdout
+    assert done.returncode == 2 and site.changed() == site.cordoned() == [] and told in done.stdout, done.stdout
+    assert ("PATCH", "/api/v1/nodes/gpu-1") not in in_words.writes()
     assert site.record().slots["gpu-1"].run == "b@other"
 
 

@@ -142,12 +142,15 @@ def as_site_does(bed: Bed, *failures: str) -> Dict[str, Any]:
     try:
         told = bed.take("a")
         bed.custody("a").renew(NODE)
-        told = bed.give_back("a", *failures, was_taken=True)
+        return bed.give_back("a", *failures, was_taken=True)
     except GpuOpsError as error:
-        if told["custody"] == "taken" and error.code != "cluster.custody_lost":
-            with contextlib.suppress(GpuOpsError):
-                bed.custody("a").renew(NODE)
-                told = bed.give_back("a", "it failed", was_taken=True)
+        codes = [error.code]
+    if told["custody"] == "taken":
+        for act in (lambda: bed.custody("a").renew(NODE), lambda: bed.give_back("a", "it failed", was_taken=True)):
+            try:
+                told = told if "cluster.custody_lost" in codes else act()
+            except GpuOpsError as error:
+                codes.append(error.code)
     return told
 
 
