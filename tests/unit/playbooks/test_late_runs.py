@@ -3,8 +3,9 @@
 """site after runs that were killed, beside runs that have taken its places over, and where a change has failed."""
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import pytest
 from canned import ACTION, Hosts
@@ -95,6 +96,27 @@ def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, c
     assert done.returncode == 2 and site.changed() == site.cordoned() == [] and told in done.stdout, done.stdout
     assert ("PATCH", "/api/v1/nodes/gpu-1") not in in_words.writes()
     assert site.record().slots["gpu-1"].run == "b@other"
+
+
+@pytest.mark.parametrize("state, outcome, left, words", [
+    ("", "freed", [], "Nothing was freed"),
+    ("working", "freed", [], ""),
+    ("failed", "freed", [], ""),
+    ("failed", "done", ["gpu-1"], "It is not written down that Node gpu-1 is done"),
+])
+def test_who_says_what_became_of_a_node_is_told_where_that_changes_nothing(
+    in_words: Hosts, now: datetime, state: str, outcome: str, left: List[str], words: str
+) -> None:
+    site = Site(in_words, names(1))
+    slots = {"gpu-1": Slot("gpu-1", "dead@other", now, state)} if state else {}
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots=slots)))
+    path = in_words.controller.directory / "said.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{MODULE: {
+        "kubeconfig": str(in_words.api.kubeconfig), "state": "ended", "name": "gpu-1", "outcome": outcome}}]}]))
+    done = in_words.controller.play(str(path), hosts=["localhost"])
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 0 and list(site.record().slots) == left, told
+    assert words in told and ("[WARNING]" in told) == bool(words), told
 
 
 def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts) -> None:

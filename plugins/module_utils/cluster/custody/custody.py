@@ -171,21 +171,29 @@ class Custody:
                 proof = functools.partial(self._refuse_taken, name, act.uid)
                 done = change_node(self._cluster, name, _back(node, act), False, act.uid, node, proof)
                 return self._result("returned", node, before, done["notes"], done["diff"]["after"])
-        lets_go = _WayBack()
-        lets_go.add("Lease of node %s released" % name, lambda: self._holding.release(name))
         if not act.was_taken:
             self._holding.acquire(node, self._lease_seconds)
         try:
-            state, node, notes = (self._keep if act.failures else self._open)(name, act, lets_go)
+            state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
             # not open its node is to say why.
             if act.failures or not act.was_taken:
-                lets_go.go()
+                _WayBack([("", lambda: self._holding.release(name))]).go()
             raise
-        # The node is what it is to be, and nothing that fails from here on makes it another
-        _done, remains = lets_go.go()
-        return self._result(state, node, before, [*notes, *remains])
+        return self._result(state, node, before, [*notes, *self._let_go(node, state)])
+
+    def _let_go(self, node: Object, state: str) -> List[str]:
+        """Take away what there is beside a node that is what it is to be. Nothing that fails makes it another: it is
+        told, and left to the next run, which finds the Lease as that of one that has died."""
+        name = str(node["metadata"]["name"])
+        try:
+            if state != "kept":
+                self._unprotect(node)
+            self._holding.release(name)
+        except GpuOpsError as error:
+            return ["the Lease of node %s is left to run out, and to the next run: %s" % (name, error.found)]
+        return []
 
     def _refuse_taken(self, name: str, uid: str) -> None:
         if _is_taken(read_node(self._cluster, name, uid)) or self._holding.is_there(name):
@@ -286,7 +294,7 @@ class Custody:
 
     # On the way back into service
 
-    def _open(self, name: str, act: Returning, lets_go: _WayBack) -> Tuple[str, Object, List[str]]:
+    def _open(self, name: str, act: Returning) -> Tuple[str, Object, List[str]]:
         renew = functools.partial(self._holding.renew, name, self._lease_seconds)
         node = self._await_end_of_marks(name, act.uid, holding=True)
         notes = []
@@ -295,7 +303,6 @@ class Custody:
         notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
         self._await_offers(name, act)
         node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
-        lets_go.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node))
         return "returned", node, [*notes, *_of_others(node)]
 
     def _await_offers(self, name: str, act: Returning) -> None:
@@ -324,7 +331,7 @@ class Custody:
                 "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
-    def _keep(self, name: str, act: Returning, lets_go: _WayBack) -> Tuple[str, Object, List[str]]:
+    def _keep(self, name: str, act: Returning) -> Tuple[str, Object, List[str]]:
         renew = functools.partial(self._holding.renew, name, self._lease_seconds)
         node = self._proven(name, act.uid, self._lease_seconds)
         offers = _offers(node)
@@ -332,9 +339,7 @@ class Custody:
         node = self._proven(name, act.uid, self._lease_seconds)
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
-            node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node)
-            lets_go.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node))
-            return "uncordoned", node, notes
+            return "uncordoned", self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node), notes
         reason = "Failed: %s" % "; ".join(act.failures)
 
         def following(there: Object) -> Optional[Apply]:
