@@ -366,10 +366,13 @@ class Custody:
             try:
                 node = self._sent(path_of(name), step)
             except GpuOpsError as error:
-                # Of a request without an answer the Node says whether it was carried out
-                if getattr(error, "status", 0) != CONFLICT and not is_outage(error):
+                came_second = isinstance(error, ApiError) and error.status == CONFLICT
+                if not (came_second or is_outage(error)):
                     raise
                 node = self._proven(name, uid, seconds)
+                # Of a request without an answer the Node says whether it was carried out
+                if not came_second and following(node) == step:
+                    raise
         raise GpuOpsError(
             "cluster.node_contended",
             found="node %s was changed by others each of the %d times that run %s wrote to it" % (

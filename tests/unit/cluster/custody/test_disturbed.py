@@ -25,6 +25,7 @@ from custody_bed import (
     Bed,
     Killed,
     kill,
+    refused,
 )
 from custody_cases import out, overtaken
 from object_store import Store
@@ -225,6 +226,18 @@ def test_a_node_that_is_open_is_never_told_as_failed_whichever_request_has_no_an
         if not away:
             break
     assert became == {"not taken", "kept", "returned"}
+
+
+def test_a_write_that_nobody_answers_is_not_tried_for_long(first: Store) -> None:
+    client, tried = StoreClient(copy.deepcopy(first)), []  # type: ignore[var-annotated]
+
+    def apply(*_arguments: Any, **_options: Any) -> Any:
+        tried.append(True)
+        raise no_answer()
+
+    client.apply = apply  # type: ignore[method-assign]
+    error = refused("cluster.no_answer", Bed(client).take, "a")
+    assert len(tried) == 1 and error.details["remains"] == []
 
 
 @pytest.mark.parametrize("there", ["unlabelled", "labelled", "failed before"])
