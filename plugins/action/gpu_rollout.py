@@ -324,9 +324,11 @@ class ActionModule(ClusterAction):
         # Those of the plan were told whole with it
         refusals = [each if each in rollout.refused.values() else
                     self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
+        has_place = answer.may_start and rollout.unit_of(self._host) is not None
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
+            "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
             "slots": str(answer.slots or ""),
@@ -375,12 +377,15 @@ class ActionModule(ClusterAction):
         there = met[0].pool(options["pool"])
         before = there.slots
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
-        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
-        if options["outcome"] == records.FREED and node not in {*failed_ones, *there.signs}:
+        if options["outcome"] == records.FREED and node not in {**before, **there.signs}:
+            failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
             result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
                                   "Failed there: %s" % (node, options["pool"], options["namespace"],
                                                         ", ".join(failed_ones) or "none")]
-        if options["outcome"] == records.FAILED:
+        if records.is_late(changed.pool(options["pool"]), node, self._run, options["outcome"]):
+            result["warnings"] = ["It is not written down that Node %s is %s: another run has changed it since, and "
+                                  "what that found counts" % (node, options["outcome"])]
+        elif options["outcome"] == records.FAILED:
             result["frees"] = _freeing(options, node)
         return result
 
@@ -389,19 +394,21 @@ class ActionModule(ClusterAction):
     ) -> Dict[str, Any]:
         name = options["pool"]
         record = budget.read()
-        held = [node for node in self._hosts if node in record.pool(name).slots]
+        slots = record.pool(name).slots
+        held = {node: slots[node] for node in self._hosts if node in slots}
         if not held:
             return {"changed": False, "nodes": [], "of_hosts": {}}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
-        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        over = {node: slot for node, slot in held.items() if slot.run not in at_work}
+        settled = records.settled(record, name, over)
         if not check_mode:
-            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
+            settled = budget.change(lambda there: records.settled(there, name, over))
         stays = {node: settled.pool(name).slots.get(node) for node in held}
         refused = {self._hosts[node]: self._told_whole(
             failed_before(Host(self._hosts[node], node), slot.reason), options, node)
             for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
         return {"changed": settled != record,
-                "nodes": sorted(node for node in held if stays[node] != record.pool(name).slots[node]),
+                "nodes": sorted(node for node, slot in held.items() if stays[node] != slot),
                 "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
@@ -418,7 +425,7 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None,
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {},
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),

@@ -24,7 +24,8 @@ options:
         of theirs has a rollout of its own, and so have those that are in none.
       - V(start) asks for one host whether it may begin, and waits until it may. Its place is reserved then, with those
         of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it. Of one
-        that has begun it says whether it still has its place, which a run that is silent for long may lose to others.
+        that has begun it says whether it still has its place, which a run that is silent for long may lose to others;
+        and, until its node is out of service, whether it may begin still. It has no place any more where it may not.
       - V(ended) tells what became of a host, by O(outcome).
       - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
         runs hold of them that are no more is given back then; a failure is not.
@@ -118,7 +119,7 @@ options:
   outcome:
     description:
       - For V(ended). V(done) gives the host's place back. V(failed) keeps it, with O(reason), until a person or a later
-        success frees it.
+        success frees it. Neither overrides what another run has found of the node since.
       - V(left) says that the host was not changed after all. With O(reason) it could not be, and what restarts together
         with it and has not begun is left too; without, it needed nothing any more.
       - V(freed) is a person's word that a failure was looked at, or what O(signs) has told of a host.
@@ -350,6 +351,11 @@ waiting:
     why: {description: "The same in words, with whom or what it waits for.", type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
     until: {description: "When it may begin at the earliest, where that is known.", type: str, returned: success}
+place:
+  description: The C(pool) and C(namespace) in which the host has a place, for
+    O(gpuops.nvidia.gpu_node_custody#module:place). Empty for one that needs none.
+  returned: with O(state=start)
+  type: dict
 slots:
   description: How the places stood, and who took them.
   returned: with O(state=start)

@@ -103,6 +103,15 @@ def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]]
     return _Standing(rollout, present).decision(asking)
 
 
+def decide_again(rollout: Rollout, present: Present, name: str) -> Decision:
+    """Whether a unit that has its places, and has not begun, may begin still.
+
+    A rollout that was stopped since keeps it from that, what others have come to do with its nodes, and its window;
+    places and canaries do not, as it has what others wait for.
+    """
+    return _Standing(rollout, present).again(name)
+
+
 def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
     """What a host waits for that no budget limits: its window. None where that is open, or it waits for nobody."""
     if name in rollout.beside:
@@ -441,6 +450,11 @@ class _Standing:
                 waiting.append(found)
         return Decision(self._stopped, tuple(may_start), tuple(waiting), tuple(under_way), tuple(over), self._slots)
 
+    def again(self, name: str) -> Decision:
+        unit, = (unit for unit in self._rollout.units if unit.name == name)
+        found = self._kept_from(unit) or self._closed(unit)
+        return Decision(self._stopped, () if found else (unit,), (found,) if found else (), (), (), self._slots)
+
     def _failed_now(self, name: str) -> bool:
         """One that failed by another policy may be tried by this one."""
         return name in self._present.failed
@@ -535,26 +549,12 @@ class _Standing:
 
     def _cause(self, unit: Unit, canary: Optional[Tuple[Cause, str]]) -> Optional[Waiting]:
         """What it waits for; None where it may begin."""
-        if self._stopped:
-            return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
+        found = self._kept_from(unit)
+        if found is not None:
+            return found
         present = self._present
-        left = [name for name in unit.hosts if name not in present.done and name not in present.left]
-        for name in left:
-            if name in present.cordoned:
-                return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
-                    name, present.cordoned[name]))
-            if name in present.marked:
-                return self._waiting(unit, Cause.others, "another manager is at work on %s: %s" % (
-                    name, present.marked[name]))
-            if name in present.unreachable:
-                return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
         # Nobody waits for another one who could not begin after it
-        answer = self._clock.answer(left)
-        if not answer.allowed:
-            return self._waiting(unit, Cause.window, answer.why, answer.opens)
-        if unit.one_by_one in self._broken:
-            return self._waiting(unit, Cause.person, self._told_of_group(unit))
-        kept = self._kept_by_a_person(unit)
+        kept = self._closed(unit) or self._kept_by_a_person(unit)
         if kept is not None:
             return kept
         if canary is not None and unit.place is Place.in_order:
@@ -569,11 +569,36 @@ class _Standing:
             return self._waiting(unit, Cause.group, self._told_of_group(unit))
         return self._room_for(unit)
 
+    def _kept_from(self, unit: Unit) -> Optional[Waiting]:
+        """What keeps it from beginning whether it has places or not."""
+        if self._stopped:
+            return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
+        present = self._present
+        for name in self._left(unit):
+            if name in present.cordoned:
+                return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
+                    name, present.cordoned[name]))
+            if name in present.marked:
+                return self._waiting(unit, Cause.others, "another manager is at work on %s: %s" % (
+                    name, present.marked[name]))
+            if name in present.unreachable:
+                return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
+        return None
+
+    def _closed(self, unit: Unit) -> Optional[Waiting]:
+        answer = self._clock.answer(self._left(unit))
+        return None if answer.allowed else self._waiting(unit, Cause.window, answer.why, answer.opens)
+
+    def _left(self, unit: Unit) -> List[str]:
+        return [name for name in unit.hosts if name not in self._present.done and name not in self._present.left]
+
     def _told_of_group(self, unit: Unit) -> str:
         return "%s is changed host by host, and %s" % (unit.one_by_one, self._busy[unit.one_by_one])
 
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
-        """Where what only a person frees leaves no room for it."""
+        """Where its group, or the room for it, waits for a person."""
+        if unit.one_by_one in self._broken:
+            return self._waiting(unit, Cause.person, self._told_of_group(unit))
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)
             if not _fits(names, lasting & self._active, lasting, limit):
