@@ -266,7 +266,9 @@ held:
   returned: success, with O(name), but in check mode of V(renewed)
   type: bool
 notes:
-  description: What was left alone because others set it, and pods of the components that were left behind.
+  description:
+    - What was left alone because others set it, pods of the components that were left behind, and what is left to the
+      next run as the API server did not answer any more.
   returned: success, with O(name)
   type: list
   elements: str

@@ -314,7 +314,7 @@ def asked(
         return Answer()
     opened, waits = _opened(pool, asking, rollout, unit, is_alive)
     if waits is None and has_place:
-        decision = decide_again(*standing(record, opened, pool_name, asking, rollout, nodes, is_alive), unit.name)
+        decision = decide_again(*standing(record, opened, pool_name, asking, rollout, nodes, is_alive), unit)
         if decision.may_start:
             return Answer()
         return replace(_told_to_wait(decision.waiting[0], decision),

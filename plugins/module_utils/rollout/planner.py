@@ -103,13 +103,13 @@ def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]]
     return _Standing(rollout, present).decision(asking)
 
 
-def decide_again(rollout: Rollout, present: Present, name: str) -> Decision:
+def decide_again(rollout: Rollout, present: Present, unit: Unit) -> Decision:
     """Whether a unit that has its places, and has not begun, may begin still.
 
     A rollout that was stopped since keeps it from that, what others have come to do with its nodes, and its window;
     places and canaries do not, as it has what others wait for.
     """
-    return _Standing(rollout, present).again(name)
+    return _Standing(rollout, present).again(unit)
 
 
 def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
@@ -450,8 +450,7 @@ class _Standing:
                 waiting.append(found)
         return Decision(self._stopped, tuple(may_start), tuple(waiting), tuple(under_way), tuple(over), self._slots)
 
-    def again(self, name: str) -> Decision:
-        unit, = (unit for unit in self._rollout.units if unit.name == name)
+    def again(self, unit: Unit) -> Decision:
         found = self._kept_from(unit) or self._closed(unit)
         return Decision(self._stopped, () if found else (unit,), (found,) if found else (), (), (), self._slots)
 
