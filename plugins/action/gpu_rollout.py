@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import zip_longest
-from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.utils.display import Display
 

@@ -75,8 +75,8 @@ def asked_by(policy: str) -> str:
 
 
 def is_of_one_policy(one: str, other: str) -> bool:
-    """Whether the same is asked of every capability that has something to do in one of the two. What a change that ended
-    half way, or was rolled back, has left concerns fewer of them, or others, and is of its policy."""
+    """Whether the same is asked of every capability that has something to do in one of the two. What a change that
+    ended half way, or was rolled back, has left concerns fewer of them, or others, and is of its policy."""
     concerned = {part.partition("=")[0] for policy in (one, other) for part in concerned_by(policy).split()}
     asked, before = (dict(part.partition("=")[::2] for part in asked_by(policy).split()) for policy in (one, other))
     return all(asked.get(name) == before.get(name) for name in concerned)
