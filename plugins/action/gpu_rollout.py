@@ -8,7 +8,8 @@ import socket
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from itertools import zip_longest
+from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.utils.display import Display
 
@@ -18,13 +19,12 @@ from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
 from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Asking, NodeState, Pool, Record, checked_pool
-from ..module_utils.rollout.hosts import Known, host_of
-from ..module_utils.rollout.model import Rollout
-from ..module_utils.rollout.planner import closed_now, decide, plan
+from ..module_utils.rollout.hosts import Known, aim_of, host_of
+from ..module_utils.rollout.model import Host, Rollout
+from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
@@ -94,7 +94,8 @@ class ActionModule(ClusterAction):
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
-    _nodes: Sequence[str] = ()
+    # {node: its host} of the cluster that is settled
+    _hosts: Mapping[str, str] = {}
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -144,8 +145,9 @@ class ActionModule(ClusterAction):
         result = {
             "changed": False,
             "clusters": told,
+            "warnings": [warning for each in told for warning in each.pop("warnings", ())],
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
-            "order": [name for rollout in rollouts for name in _order(rollout)],
+            "order": _order(rollouts),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
                               for each in told if not each["failed"]),
         }
@@ -182,13 +184,14 @@ class ActionModule(ClusterAction):
         for there in clusters_of(variables, named_only=True):
             cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
             if cluster.hosts:
-                self._nodes = [_node_of(variables, host) for host in cluster.hosts]
+                self._hosts = {_node_of(variables, host): host for host in cluster.hosts}
                 try:
                     found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
                 except GpuOpsError as error:
                     found = failed(self._in_words(error))
                 told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
-        return {"changed": any(each["changed"] for each in told), "clusters": told}
+        return {"changed": any(each["changed"] for each in told), "clusters": told,
+                "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
@@ -210,7 +213,8 @@ class ActionModule(ClusterAction):
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
-        return {option: each for option, each in found.items() if each is not None}
+        # An empty text is what a form gives where nobody has answered
+        return {option: each for option, each in found.items() if each is not None and each != ""}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         try:
@@ -272,10 +276,11 @@ class ActionModule(ClusterAction):
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
-        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, host.policy])
-                                               for host in hosts if host.plan}))
+        aim = options["aim"] or aim_of(hosts)
+        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
         return {
             "changed": False,
+            "warnings": list(records.notes_of(pool, rollout.policy)) if joins else [],
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
@@ -324,6 +329,8 @@ class ActionModule(ClusterAction):
             "started": answer.may_start,
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
+            "place": {name: options[name] for name in ("pool", "namespace")}
+                     if answer.may_start and rollout.unit_of(self._host) is not None else {},
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
             "notes": list(answer.notes),
@@ -361,19 +368,24 @@ class ActionModule(ClusterAction):
         def what(record: Record) -> Record:
             met.append(record)
             return records.ended(record, options["pool"], node, self._run, options["outcome"],
-                                 options["reason"], budget.now().replace(microsecond=0), host)
+                                 options["reason"], budget.now().replace(microsecond=0), host,
+                                 options["signs"].get(self._host, ()))
 
         # What is not written down, others go on without; a person sees it, and says it again
         patience = 0.0 if options["outcome"] == records.FREED else OUTAGE_SECONDS
         changed = what(budget.read()) if check_mode else budget.change(what, patience, self._tell)
-        before = met[0].pool(options["pool"]).slots
+        there = met[0].pool(options["pool"])
+        before = there.slots
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
-        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
-        if options["outcome"] == records.FREED and node not in failed_ones:
+        if options["outcome"] == records.FREED and node not in {**before, **there.signs}:
+            failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
             result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
                                   "Failed there: %s" % (node, options["pool"], options["namespace"],
                                                         ", ".join(failed_ones) or "none")]
-        if options["outcome"] == records.FAILED:
+        if records.is_late(changed.pool(options["pool"]), node, self._run, options["outcome"]):
+            result["warnings"] = ["It is not written down that Node %s is %s: another run has changed it since, and "
+                                  "what that found counts" % (node, options["outcome"])]
+        elif options["outcome"] == records.FAILED:
             result["frees"] = _freeing(options, node)
         return result
 
@@ -382,15 +394,22 @@ class ActionModule(ClusterAction):
     ) -> Dict[str, Any]:
         name = options["pool"]
         record = budget.read()
-        held = [node for node in self._nodes if node in record.pool(name).slots]
+        slots = record.pool(name).slots
+        held = {node: slots[node] for node in self._hosts if node in slots}
         if not held:
-            return {"changed": False, "nodes": []}
+            return {"changed": False, "nodes": [], "of_hosts": {}}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
-        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        over = {node: slot for node, slot in held.items() if slot.run not in at_work}
+        settled = records.settled(record, name, over)
         if not check_mode:
-            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
-        return {"changed": settled != record, "nodes": sorted(
-            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
+            settled = budget.change(lambda there: records.settled(there, name, over))
+        stays = {node: settled.pool(name).slots.get(node) for node in held}
+        refused = {self._hosts[node]: self._told_whole(
+            failed_before(Host(self._hosts[node], node), slot.reason), options, node)
+            for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
+        return {"changed": settled != record,
+                "nodes": sorted(node for node, slot in held.items() if stays[node] != slot),
+                "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
@@ -406,7 +425,7 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None,
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {},
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -494,8 +513,9 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     elif found.get("failed") or "converged" not in found:
         planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}
     elif host in options["unprepared"]:
-        planned = {**found, "refusals": [_not_to_be_changed(
-            host, "what its change needs could not be prepared").to_dict()]}
+        # What its own plan is refused for says more
+        planned = {**found, "refusals": [*found.get("refusals", ()), _not_to_be_changed(
+            host, "it is refused, or has failed before its turn").to_dict()]}
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
@@ -526,18 +546,25 @@ def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, 
     return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
 
 
-def _order(rollout: Mapping[str, Any]) -> Iterable[str]:
-    return [*rollout["beside"], *(name for unit in rollout["units"] for name in unit["hosts"])]
+def _order(rollouts: Sequence[Mapping[str, Any]]) -> List[str]:
+    """Of the hosts of all clusters: those first that wait for nobody. After them the clusters take turns, as hosts of
+    one that have to wait would keep all forks from the others else."""
+    turns = zip_longest(*(rollout["units"] for rollout in rollouts))
+    return [*(name for rollout in rollouts for name in rollout["beside"]),
+            *(name for turn in turns for unit in turn if unit for name in unit["hosts"])]
 
 
 def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
     told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
                                        for name in rollout.beside}
-    told.update((name, {"place": "refused", "unit": "", "why": str(refusal)})
-                for name, refusal in rollout.refused.items())
+    told.update((name, _refused(refusal)) for name, refusal in rollout.refused.items())
     told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why})
                 for unit in rollout.units for name in unit.hosts)
     return told
+
+
+def _refused(refusal: Refusal) -> Dict[str, Any]:
+    return {"place": "refused", "unit": "", "why": str(refusal)}
 
 
 def _holders(pool: Pool) -> Dict[str, Any]:

@@ -101,7 +101,7 @@ class Budget:
     ) -> None:
         self._client = client
         self._namespace = namespace
-        self._path = "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+        self._path = _path_of(namespace)
         self._pool = pool
         self._reading = reading
         self._is_alive = is_alive
@@ -169,8 +169,9 @@ class Budget:
         if self._unsure is not None:
             self._give_back(*self._unsure)
             self._unsure = None
-        if goes_on(self.read().pool(self._pool), rollout.hosts[asking.host].node, asking.run):
-            return Answer()
+        again = self._ask_again(asking, rollout)
+        if again is not None:
+            return again
         listed = self._listed(names)
         began = self._clock()
         tried: Optional[Answer] = None
@@ -198,6 +199,23 @@ class Budget:
                 raise
         self._unsure = None
         return answer
+
+    def _ask_again(self, asking: Asking, rollout: Rollout) -> Optional[Answer]:
+        """The answer to a host that has its place already, without a list of all Nodes; None where it has none."""
+        node, began = rollout.hosts[asking.host].node, self._clock()
+        for attempt in range(10 ** 6):
+            record, version = self._read()
+            if not goes_on(record.pool(self._pool), node, asking.run):
+                return None
+            nodes = self._with_held({}, record.pool(self._pool))
+            pool = without_the_gone(record.pool(self._pool), nodes)
+            if not goes_on(pool, node, asking.run):
+                return None
+            answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
+            if answer.record is None or self._write(answer.record, version):
+                return answer
+            self._pause(attempt, began)
+        raise AssertionError("attempts do not end")
 
     def _confirmed(self, answer: Answer, asking: Asking, rollout: Rollout) -> Answer:
         """The answer, if it is true of the Nodes as they are since its places are reserved."""
@@ -297,12 +315,7 @@ class Budget:
         return {node: list(jobs) for node, jobs in of_nodes.items()}, job_groups(together)
 
     def _read(self) -> Tuple[Record, str]:
-        """(record, the version that it is of; '' where there is no object)."""
-        found = self._client.find(self._path)
-        if found is None:
-            return Record(), ""
-        data = found.get("data") or {}
-        return read_record(data.get(RECORD, ""), data.get(CAPS, "")), str(found["metadata"]["resourceVersion"])
+        return _read(self._client, self._path)
 
     def _write(self, record: Record, version: str) -> bool:
         """False where somebody was faster."""
@@ -367,6 +380,39 @@ class Budget:
             )
         # The more have met, the longer: one of them always gets through
         self._sleep(random.uniform(0, min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10))))
+
+
+def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) -> None:
+    """Raises GpuOpsError where a run has the place of a node in a pool no more.
+
+    A run that waited, or stood still, for longer than it may be silent has lost it to others, who may have begun with
+    another node in its place.
+    """
+    record, _version = _read(client, _path_of(namespace))
+    slot = record.pool(pool).slots.get(node)
+    if goes_on(record.pool(pool), node, run):
+        return
+    raise GpuOpsError(
+        "cluster.rollout_place_lost",
+        found="run %s no longer has the place of node %s in pool %s: %s" % (
+            run, node, pool, "nobody has it" if slot is None else "run %s has it, and the node is %s" % (
+                slot.run or "of nobody", slot.state)),
+        wanted="the place with which it began, kept by a run that is not silent for longer than its Lease counts",
+        remedy="run again: it asks for a place anew; with a `lease_seconds` that is longer than the longest task",
+        option="lease_seconds")
+
+
+def _path_of(namespace: str) -> str:
+    return "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+
+
+def _read(client: Client, path: str) -> Tuple[Record, str]:
+    """(record, the version that it is of; '' where there is no object)."""
+    found = client.find(path)
+    if found is None:
+        return Record(), ""
+    data = found.get("data") or {}
+    return read_record(data.get(RECORD, ""), data.get(CAPS, "")), str(found["metadata"]["resourceVersion"])
 
 
 def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[str] = ()) -> Optional[NodeState]:

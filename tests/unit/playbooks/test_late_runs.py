@@ -3,8 +3,9 @@
 """site after runs that were killed, beside runs that have taken its places over, and where a change has failed."""
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import pytest
 from canned import ACTION, Hosts
@@ -22,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Slot,
 )
 
-# While the host is planned again, its run counts as dead, and another one takes its place over
+# While a module is at work for the host, its run counts as dead, and another one takes its place over
 TAKEN_OVER = ACTION + '''
 from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
@@ -39,8 +40,8 @@ def taken_over(record):
 class Stopped(ActionModule):
     def run(self, tmp=None, task_vars=None):
         told = super().run(tmp, task_vars)
-        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".gpu_plan")
-        if int(calls.read_text()) == 2:
+        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".%(module)s")
+        if int(calls.read_text()) == %(call)d:
             client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
             Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(taken_over)
         return told
@@ -86,12 +87,37 @@ def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: 
         assert site.record().slots == {"gpu-1": failed} and site.cordoned() == ["gpu-1"], done.stdout
 
 
-def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts) -> None:
-    (in_words.actions / "gpu_plan.py").write_text(TAKEN_OVER)
+@pytest.mark.parametrize("module, call, told", [
+    ("gpu_plan", 2, "is at work by run b@other"), ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
+    ids=["while it is planned again", "when it had asked once more"])
+def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, call: int, told: str) -> None:
+    (in_words.actions / (module + ".py")).write_text(TAKEN_OVER % {"module": module, "call": call})
     site = Site(in_words, names(1))
     done = site.run({"gpu_plan": CHANGE})
-    assert done.returncode == 2 and site.changed() == site.cordoned() == [], done.stdout
+    assert done.returncode == 2 and site.changed() == site.cordoned() == [] and told in done.stdout, done.stdout
+    assert ("PATCH", "/api/v1/nodes/gpu-1") not in in_words.writes()
     assert site.record().slots["gpu-1"].run == "b@other"
+
+
+@pytest.mark.parametrize("state, outcome, left, words", [
+    ("", "freed", [], "Nothing was freed"),
+    ("working", "freed", [], ""),
+    ("failed", "freed", [], ""),
+    ("failed", "done", ["gpu-1"], "It is not written down that Node gpu-1 is done"),
+])
+def test_who_says_what_became_of_a_node_is_told_where_that_changes_nothing(
+    in_words: Hosts, now: datetime, state: str, outcome: str, left: List[str], words: str
+) -> None:
+    site = Site(in_words, names(1))
+    slots = {"gpu-1": Slot("gpu-1", "dead@other", now, state)} if state else {}
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots=slots)))
+    path = in_words.controller.directory / "said.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{MODULE: {
+        "kubeconfig": str(in_words.api.kubeconfig), "state": "ended", "name": "gpu-1", "outcome": outcome}}]}]))
+    done = in_words.controller.play(str(path), hosts=["localhost"])
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 0 and list(site.record().slots) == left, told
+    assert words in told and ("[WARNING]" in told) == bool(words), told
 
 
 def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts) -> None:
