@@ -148,9 +148,9 @@ options:
     default: true
   place:
     description:
-      - The budget in which this run has a place for the node, such as RV(place) of M(gpuops.nvidia.gpu_rollout) with
-        C(state=start). V(taken) asks there before the cordon and after it whether the run has it still, as one that
-        waited for the node for longer than O(lease_seconds) may have lost it, and puts the node back otherwise.
+      - The budget in which this run has a place for the node, such as RV(gpuops.nvidia.gpu_rollout#module:place).
+        V(taken) asks there before the cordon and after it whether the run has it still, as one that waited for the
+        node for longer than O(lease_seconds) may have lost it, and puts the node back otherwise.
     type: dict
     suboptions:
       pool:

@@ -184,8 +184,7 @@ def stopped(store: Store, number: int, ends: str, act: Callable[[Bed], Any], run
 
 
 @pytest.mark.parametrize("failures", [(), ("xid 13",)], ids=["well", "failed"])
-@pytest.mark.parametrize("ends", [
-    "at work", "failed", pytest.param("completed", marks=[pytest.mark.variation])])
+@pytest.mark.parametrize("ends", ENDS)
 def test_stopped_at_any_request_it_leaves_the_node_to_the_run_that_has_had_it_since(
     first: Store, ends: str, failures: Tuple[str, ...]
 ) -> None:
