@@ -252,7 +252,7 @@ class Kubelets:
         for pod in self._client.items(PODS):
             path = "%s/%s" % (PODS, pod["metadata"]["name"])
             if pod["metadata"].get("deletionTimestamp"):
-                self._client.delete(path, pod["metadata"]["uid"], grace=0)
+                self._client.delete(path, pod["metadata"]["uid"], "Background", 0)
             elif not pod["spec"].get("nodeName"):
                 self._bind(path)
             elif pod["status"].get("phase") == "Pending":
@@ -421,8 +421,8 @@ class Storm:
         return controller.start(
             "gpuops.nvidia.site", "--tags", "hosts", "--forks", "8", "--inventory", str(own), hosts=names,
             environment={"ANSIBLE_COLLECTIONS_PATH": str(self.hosts.root)}, variables={
-                "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "node_maintenance_timeout": NODE_SECONDS, "canned": {},
-                "plans": {"before": plan, "after": planned(Plan())}, "seconds": 0.3,
+                "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "node_maintenance_timeout": NODE_SECONDS,
+                "canned": {}, "plans": {"before": plan, "after": planned(Plan())}, "seconds": 0.3,
                 "node_maintenance_lease_seconds": LEASE_SECONDS, "node_maintenance_wait_timeout": PATIENCE_SECONDS,
                 "gpu_rollout_limit": self.limit, "gpu_rollout_domain_limit": self.of_zone,
                 "gpu_rollout_max_failures": "100", "gpu_rollout_max_unreachable": "100%",
@@ -455,7 +455,7 @@ class Storm:
             for each in self.client.items(path):
                 self.client.delete("%s/%s" % (path, each["metadata"]["name"]))
         for each in self.client.items(PODS):
-            self.client.delete("%s/%s" % (PODS, each["metadata"]["name"]), each["metadata"]["uid"], grace=0)
+            self.client.delete("%s/%s" % (PODS, each["metadata"]["name"]), each["metadata"]["uid"], "Background", 0)
 
 
 def stand_still(pid: int, seconds: float) -> None:
