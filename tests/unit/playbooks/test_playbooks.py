@@ -341,18 +341,18 @@ TAKEN, GIVEN_BACK = ("node_maintenance : %s" % name for name in ("Take the node 
 
 
 def uninstalled(
-    in_words: Hosts, *hosts: str, kubeconfig: Optional[str] = None, environment: Optional[Mapping[str, str]] = None
+    in_words: Hosts, *hosts: str, gpus: int = 1, environment: Optional[Mapping[str, str]] = None, **variables: Any
 ) -> str:
-    """What is told, in check mode, of hosts on which nothing is."""
+    """What is told, in check mode, of hosts with so many GPUs on which nothing of ours is."""
     return in_words.controller.play(
         "gpuops.nvidia.uninstall", "--check", hosts=hosts,
-        environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root), **(environment or {})},
-        variables={"gpu_cluster_kubeconfig": str(in_words.api.kubeconfig) if kubeconfig is None else kubeconfig,
-                   "gpu_uninstall_components": False, "canned": {"gpu_plan": planned(Plan())}}).stdout
+        environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root), **(environment or {})}, variables={
+            "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_uninstall_components": False,
+            "canned": {"gpu_plan": planned(Plan(), gpus=gpus)}, **variables}).stdout
 
 
 class TestUninstallAsksBeforeItDrains:
-    """Against a cluster's API, in check mode; the host is this machine, or none."""
+    """Against a cluster's API, in check mode; the host is this machine, one in words, or none."""
 
     def said(
         self, controller: Controller, api: Api, *options: str, variables: Any = None, hosts: Any = ("host-1",),
@@ -399,7 +399,7 @@ class TestUninstallAsksBeforeItDrains:
 
     def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, in_words: Hosts) -> None:
         in_words.api.state.nodes = [node("cpu-1")]
-        told = uninstalled(in_words, "cpu-1", "storage-1")
+        told = uninstalled(in_words, "cpu-1", "storage-1", gpus=0)
         assert TAKEN not in told and GIVEN_BACK not in told and told.count("failed=0") == 2, told
 
     @pytest.mark.variation
@@ -549,7 +549,7 @@ def test_one_of_them_may_be_that_of_the_environment(
 def test_a_credential_in_the_environment_is_a_cluster(in_words: Hosts) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
     in_words.api.state.nodes = [node("host-1", labels=GPU)]
-    told = uninstalled(in_words, "host-1", kubeconfig="", environment={
+    told = uninstalled(in_words, "host-1", gpu_cluster_kubeconfig="", environment={
         "K8S_AUTH_HOST": in_words.api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
     assert TAKEN in told, told
     assert in_words.api.state.requests

@@ -116,8 +116,8 @@ def offers_before(node: Mapping[str, Any]) -> Dict[str, int]:
         kept = json.loads(_annotations(node).get(OFFERS, "{}"))
     except ValueError:
         return {}
-    whole = {name: count for name, count in kept.items() if isinstance(count, int)} if isinstance(kept, dict) else {}
-    return {str(name): int(count) for name, count in whole.items()}
+    return {str(name): count for name, count in (kept.items() if isinstance(kept, dict) else ())
+            if isinstance(count, int) and not isinstance(count, bool)}
 
 
 def reason_text(name: str, run: Run, reason: str) -> str:
