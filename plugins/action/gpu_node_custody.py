@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
 
+from ..module_utils.cluster.budget import prove_place
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
@@ -16,6 +18,7 @@ from ..module_utils.cluster.drain.carrying_out import drain_node
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.quantities import whole
+from ..module_utils.rollout.budget import DEFAULT_POOL
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
 from ..plugin_utils.following import on_screen
@@ -56,6 +59,10 @@ class ActionModule(ClusterAction):
         "take_over": {"type": "bool", "default": False},
         "startup_taint": {"type": "str", "default": ""},
         "drain": {"type": "bool", "default": True},
+        "place": {"type": "dict", "options": {
+            "pool": {"type": "str", "default": DEFAULT_POOL},
+            "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
+        }},
         **drains.ARGUMENTS,
     }
 
@@ -114,12 +121,16 @@ class ActionModule(ClusterAction):
             startup_taint=options["startup_taint"],
             tainted=True if options["failures"] and options["startup_taint"] else None)
         if options["state"] == TAKEN:
-            drain = None
-            if options["drain"]:
-                drain = functools.partial(drain_node, cluster, name, drains.policy_of(options), tell=on_screen)
-            return custody.take(
-                name, Taking(options["reason"], without, drain, options["timeout"], options["uid"],
-                             options["skip_wait_for_delete_timeout"]), check_mode)
+            # The components have its times too, where pods stay
+            policy = drains.policy_of(options)
+            drain = functools.partial(drain_node, cluster, name, policy, tell=on_screen) if options["drain"] else None
+            taking = Taking(options["reason"], without, drain, options["timeout"], options["uid"],
+                            options["skip_wait_for_delete_timeout"])
+            place = options["place"]
+            if place is not None:
+                taking = replace(taking, place=functools.partial(
+                    prove_place, cluster, place["namespace"], place["pool"], name, run.identity))
+            return custody.take(name, taking, check_mode)
         back = NodePolicy(
             labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
             keep_labels=options["keep_labels"], take_over=options["take_over"],

@@ -8,23 +8,23 @@ import socket
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, ClassVar, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from itertools import zip_longest
+from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.utils.display import Display
 
-from ..module_utils.cluster.budget import Budget, NodeReading
+from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
 from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
-from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, checked_pool
-from ..module_utils.rollout.hosts import Known, host_of
-from ..module_utils.rollout.model import Rollout
-from ..module_utils.rollout.planner import closed_now, decide, plan
+from ..module_utils.rollout.budget import Asking, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.hosts import Known, aim_of, host_of
+from ..module_utils.rollout.model import Host, Rollout
+from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
@@ -66,6 +66,7 @@ class ActionModule(ClusterAction):
         "interval": {"type": "int", "default": 10},
         "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
+        "untold": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
@@ -93,7 +94,8 @@ class ActionModule(ClusterAction):
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
-    _nodes: Sequence[str] = ()
+    # {node: its host} of the cluster that is settled
+    _hosts: Mapping[str, str] = {}
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -143,8 +145,9 @@ class ActionModule(ClusterAction):
         result = {
             "changed": False,
             "clusters": told,
+            "warnings": [warning for each in told for warning in each.pop("warnings", ())],
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
-            "order": [name for rollout in rollouts for name in _order(rollout)],
+            "order": _order(rollouts),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
                               for each in told if not each["failed"]),
         }
@@ -181,13 +184,14 @@ class ActionModule(ClusterAction):
         for there in clusters_of(variables, named_only=True):
             cluster = replace(there, hosts=tuple(host for host in there.hosts if host in hosts))
             if cluster.hosts:
-                self._nodes = [_node_of(variables, host) for host in cluster.hosts]
+                self._hosts = {_node_of(variables, host): host for host in cluster.hosts}
                 try:
                     found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
                 except GpuOpsError as error:
                     found = failed(self._in_words(error))
                 told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
-        return {"changed": any(each["changed"] for each in told), "clusters": told}
+        return {"changed": any(each["changed"] for each in told), "clusters": told,
+                "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
@@ -209,7 +213,8 @@ class ActionModule(ClusterAction):
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
-        return {option: each for option, each in found.items() if each is not None}
+        # An empty text is what a form gives where nobody has answered
+        return {option: each for option, each in found.items() if each is not None and each != ""}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         try:
@@ -268,13 +273,14 @@ class ActionModule(ClusterAction):
         _current, present = records.standing(
             record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
         rollout = plan([*hosts, *others], policy, now, present.passed)
-        rollout = replace(rollout, refused={host: each.named(self._variables)
+        rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
-        aim = options["aim"] or digest(sorted({canonical([host.kind.driver_to, host.policy])
-                                               for host in hosts if host.plan}))
+        aim = options["aim"] or aim_of(hosts)
+        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
         return {
             "changed": False,
+            "warnings": list(records.notes_of(pool, rollout.policy)) if joins else [],
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
@@ -284,6 +290,13 @@ class ActionModule(ClusterAction):
             "of_hosts": _of_hosts(rollout),
             **_holders(pool),
         }
+
+    def _told_whole(self, refusal: Refusal, options: Mapping[str, Any], node: str) -> Refusal:
+        """In the reader's words, with the command that he types where it is for a person to say that he has looked."""
+        named = refusal.named(self._variables)
+        if named.code != "rollout.failed_before":
+            return named
+        return replace(named, remedy="%s. To free it: %s" % (named.remedy, _freeing(options, node)))
 
     # A host begins
 
@@ -295,10 +308,11 @@ class ActionModule(ClusterAction):
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
         def asking(now: datetime, patience_is_over: bool) -> Asking:
-            is_alive.look(budget.read().pool(options["pool"]))
+            is_alive.look(lambda: budget.read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
-                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"])
+                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
+                          frozenset(options["untold"]))
 
         began = datetime.now(timezone.utc)
         if check_mode:
@@ -306,13 +320,17 @@ class ActionModule(ClusterAction):
             nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
             answer = records.asked(record, options["pool"], asking(budget.now(), False), rollout, nodes, is_alive)
         else:
-            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell_of)
-        refusals = [each.named(self._variables) for each in answer.refusals]
+            answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell)
+        # Those of the plan were told whole with it
+        refusals = [each if each in rollout.refused.values() else
+                    self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
+            "place": {name: options[name] for name in ("pool", "namespace")}
+                     if answer.may_start and rollout.unit_of(self._host) is not None else {},
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
             "notes": list(answer.notes),
@@ -321,10 +339,6 @@ class ActionModule(ClusterAction):
     def _tell(self, why: str) -> None:
         if people_read():
             Display().display("%s: waits: %s" % (self._host, why))
-
-    def _tell_of(self, answer: Answer) -> None:
-        if answer.waiting is not None:
-            self._tell(answer.waiting.why)
 
     def _rollout(self, options: Mapping[str, Any]) -> Rollout:
         try:
@@ -349,20 +363,29 @@ class ActionModule(ClusterAction):
             host = self._rollout(options).hosts.get(self._host)
         node = options["name"] or (host.node if host is not None else "") or self._host
 
-        def what(record: Record) -> Record:
-            return records.ended(record, options["pool"], node, self._run, options["outcome"],
-                                 options["reason"], budget.now().replace(microsecond=0), host)
+        met: List[Record] = []
 
-        record = budget.read()
-        before = record.pool(options["pool"]).slots
-        changed = what(record) if check_mode else budget.change(what)
+        def what(record: Record) -> Record:
+            met.append(record)
+            return records.ended(record, options["pool"], node, self._run, options["outcome"],
+                                 options["reason"], budget.now().replace(microsecond=0), host,
+                                 options["signs"].get(self._host, ()))
+
+        # What is not written down, others go on without; a person sees it, and says it again
+        patience = 0.0 if options["outcome"] == records.FREED else OUTAGE_SECONDS
+        changed = what(budget.read()) if check_mode else budget.change(what, patience, self._tell)
+        there = met[0].pool(options["pool"])
+        before = there.slots
         result: Dict[str, Any] = {"changed": changed.pool(options["pool"]).slots != before, "node": node}
-        failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
-        if options["outcome"] == records.FREED and node not in failed_ones:
+        if options["outcome"] == records.FREED and node not in {**before, **there.signs}:
+            failed_ones = sorted(name for name, slot in before.items() if slot.state == records.FAILED)
             result["warnings"] = ["Nothing was freed: no change of a Node %s has failed in pool %s (namespace %s). "
                                   "Failed there: %s" % (node, options["pool"], options["namespace"],
                                                         ", ".join(failed_ones) or "none")]
-        if options["outcome"] == records.FAILED:
+        if records.is_late(changed.pool(options["pool"]), node, self._run, options["outcome"]):
+            result["warnings"] = ["It is not written down that Node %s is %s: another run has changed it since, and "
+                                  "what that found counts" % (node, options["outcome"])]
+        elif options["outcome"] == records.FAILED:
             result["frees"] = _freeing(options, node)
         return result
 
@@ -371,15 +394,22 @@ class ActionModule(ClusterAction):
     ) -> Dict[str, Any]:
         name = options["pool"]
         record = budget.read()
-        held = [node for node in self._nodes if node in record.pool(name).slots]
+        slots = record.pool(name).slots
+        held = {node: slots[node] for node in self._hosts if node in slots}
         if not held:
-            return {"changed": False, "nodes": []}
+            return {"changed": False, "nodes": [], "of_hosts": {}}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
-        settled = records.settled(record, name, held, lambda run: run not in at_work)
+        over = {node: slot for node, slot in held.items() if slot.run not in at_work}
+        settled = records.settled(record, name, over)
         if not check_mode:
-            settled = budget.change(lambda there: records.settled(there, name, held, lambda run: run not in at_work))
-        return {"changed": settled != record, "nodes": sorted(
-            node for node in held if settled.pool(name).slots.get(node) != record.pool(name).slots[node])}
+            settled = budget.change(lambda there: records.settled(there, name, over))
+        stays = {node: settled.pool(name).slots.get(node) for node in held}
+        refused = {self._hosts[node]: self._told_whole(
+            failed_before(Host(self._hosts[node], node), slot.reason), options, node)
+            for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
+        return {"changed": settled != record,
+                "nodes": sorted(node for node, slot in held.items() if stays[node] != slot),
+                "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,
@@ -395,7 +425,7 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None,
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {},
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -417,8 +447,13 @@ class _Living:
         self._watches: Dict[str, leases.Watch] = {}
         self._silent: FrozenSet[str] = frozenset()
 
-    def look(self, pool: Pool) -> None:
-        said = self._said(pool)
+    def look(self, read: Callable[[], Pool]) -> None:
+        """While the API server is away nobody can show that he is at work: of that time none counts."""
+        try:
+            said = self._said(read())
+        except GpuOpsError:
+            self._watches.clear()
+            raise
         now = time.monotonic()
         living: Set[str] = set()
         silent: Set[str] = set()
@@ -473,13 +508,14 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     told = own.get(options["plan_variable"])
     found: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     planned: Optional[Mapping[str, Any]] = found
-    if found.get("unreachable"):
+    if found.get("unreachable") or host in options["unreachable"]:
         planned = None
     elif found.get("failed") or "converged" not in found:
         planned = {"refusals": [_not_to_be_changed(host, "no plan was made for it").to_dict()]}
     elif host in options["unprepared"]:
-        planned = {**found, "refusals": [_not_to_be_changed(
-            host, "what its change needs could not be prepared").to_dict()]}
+        # What its own plan is refused for says more
+        planned = {**found, "refusals": [*found.get("refusals", ()), _not_to_be_changed(
+            host, "it is refused, or has failed before its turn").to_dict()]}
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
@@ -510,18 +546,25 @@ def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, 
     return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
 
 
-def _order(rollout: Mapping[str, Any]) -> Iterable[str]:
-    return [*rollout["beside"], *(name for unit in rollout["units"] for name in unit["hosts"])]
+def _order(rollouts: Sequence[Mapping[str, Any]]) -> List[str]:
+    """Of the hosts of all clusters: those first that wait for nobody. After them the clusters take turns, as hosts of
+    one that have to wait would keep all forks from the others else."""
+    turns = zip_longest(*(rollout["units"] for rollout in rollouts))
+    return [*(name for rollout in rollouts for name in rollout["beside"]),
+            *(name for turn in turns for unit in turn if unit for name in unit["hosts"])]
 
 
 def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
     told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
                                        for name in rollout.beside}
-    told.update((name, {"place": "refused", "unit": "", "why": str(refusal)})
-                for name, refusal in rollout.refused.items())
+    told.update((name, _refused(refusal)) for name, refusal in rollout.refused.items())
     told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why})
                 for unit in rollout.units for name in unit.hosts)
     return told
+
+
+def _refused(refusal: Refusal) -> Dict[str, Any]:
+    return {"place": "refused", "unit": "", "why": str(refusal)}
 
 
 def _holders(pool: Pool) -> Dict[str, Any]:

@@ -69,7 +69,7 @@ options:
   disable_eviction:
     description:
       - Whether to delete the pods without a question to any disruption budget. Needs the right to delete pods, which
-        the roles in C(docs/rbac) do not have.
+        the roles of the playbooks do not have; C(docs/rbac/options/node-maintenance-disable-eviction.yaml) has it.
     type: bool
     default: false
   skip_wait_for_delete_timeout:

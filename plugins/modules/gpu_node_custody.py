@@ -146,6 +146,21 @@ options:
         is as well what the components get to leave the node.
     type: bool
     default: true
+  place:
+    description:
+      - The budget in which this run has a place for the node, such as RV(gpuops.nvidia.gpu_rollout#module:place).
+        V(taken) asks there before the cordon and after it whether the run has it still, as one that waited for the
+        node for longer than O(lease_seconds) may have lost it, and puts the node back otherwise.
+    type: dict
+    suboptions:
+      pool:
+        description: The pool.
+        type: str
+        default: gpus
+      namespace:
+        description: Where the record is that all controllers share.
+        type: str
+        default: gpuops
 seealso:
   - module: gpuops.nvidia.gpu_node
   - module: gpuops.nvidia.gpu_pod_eviction
@@ -251,7 +266,9 @@ held:
   returned: success, with O(name), but in check mode of V(renewed)
   type: bool
 notes:
-  description: What was left alone because others set it, and pods of the components that were left behind.
+  description:
+    - What was left alone because others set it, pods of the components that were left behind, and what is left to the
+      next run as the API server did not answer any more.
   returned: success, with O(name)
   type: list
   elements: str

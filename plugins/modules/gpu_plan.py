@@ -267,7 +267,10 @@ change:
   type: dict
   contains:
     digest: {description: Digest of all steps and requirements; empty without any., type: str, returned: success}
-    policy: {description: Digest of what is asked of the capabilities that have some., type: str, returned: success}
+    policy:
+      description: Digest of what is asked of each capability, with a C(-) before those that have nothing to do.
+      type: str
+      returned: success
     board: {description: The GPUs by their PCI ids., type: str, returned: success, sample: "8 x 10de:2330"}
     system: {description: Distribution and architecture., type: str, returned: success, sample: ubuntu-24.04 x86_64}
     runtime: {description: What starts containers., type: str, returned: success, sample: containerd}

@@ -24,7 +24,8 @@ options:
         of theirs has a rollout of its own, and so have those that are in none.
       - V(start) asks for one host whether it may begin, and waits until it may. Its place is reserved then, with those
         of all hosts that begin together with it. A host that may not begin is no failure; RV(started) says it. Of one
-        that has begun it says whether it still has its place, which a run that is silent for long may lose to others.
+        that has begun it says whether it still has its place, which a run that is silent for long may lose to others;
+        and, until its node is out of service, whether it may begin still. It has no place any more where it may not.
       - V(ended) tells what became of a host, by O(outcome).
       - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
         runs hold of them that are no more is given back then; a failure is not.
@@ -49,7 +50,7 @@ options:
   plan_variable:
     description:
       - For V(planned), the variable of each host in which what M(gpuops.nvidia.gpu_plan) returned of it is registered.
-        A host without it, or where that failed, counts as one that cannot be reached.
+        A host without it, or where that failed, is left as it is. One that could not be reached counts as out of reach.
     type: str
     default: gpu_planned
   aim:
@@ -64,7 +65,9 @@ options:
     description: For V(start), and for V(ended) where O(name) is not given, what this module returned with V(planned).
     type: dict
   unprepared:
-    description: For V(planned), hosts that could not be prepared. They are left as they are, their cliques with them.
+    description:
+      - For V(planned), hosts that have failed before their turn, as they were refused or could not be prepared. They
+        are left as they are, their cliques with them.
     type: list
     elements: str
     default: []
@@ -90,7 +93,16 @@ options:
     type: int
     default: 600
   unreachable:
-    description: Hosts of the run that cannot be reached by now.
+    description:
+      - Hosts of the run that cannot be reached by now; those of another cluster do not count. With V(planned) they are
+        left as they are, their cliques with them.
+    type: list
+    elements: str
+    default: []
+  untold:
+    description:
+      - For V(start), hosts of the run whose own V(start) has failed. They are left as they are, their cliques with
+        them, and no other one waits for them.
     type: list
     elements: str
     default: []
@@ -100,15 +112,17 @@ options:
         same wherever the same is found, as C(Xid 79).
       - A changed host with a sign that is no more common among hosts which wait for their change is not well. It takes
         a place then, and a canary among them has not gone well. What the Nodes tell counts beside.
+      - With V(ended) and O(outcome=done) those of the host are written down, and count for other runs and later ones
+        with the same aim, until the host is changed again or O(outcome=freed).
     type: dict
     default: {}
   outcome:
     description:
       - For V(ended). V(done) gives the host's place back. V(failed) keeps it, with O(reason), until a person or a later
-        success frees it.
+        success frees it. Neither overrides what another run has found of the node since.
       - V(left) says that the host was not changed after all. With O(reason) it could not be, and what restarts together
         with it and has not begun is left too; without, it needed nothing any more.
-      - V(freed) is a person's word that a failure was looked at.
+      - V(freed) is a person's word that a failure was looked at, or what O(signs) has told of a host.
     type: str
     choices: [done, failed, left, freed]
   reason:
@@ -177,7 +191,7 @@ options:
   expected_duration:
     description:
       - How long the change of a host takes, as V(30m), which is the default. Once hosts of its kind have been changed,
-        what nine of ten of these took counts.
+        what nine of ten of these took counts, but never more than what is given here.
     type: raw
   unit_mode:
     description:
@@ -305,7 +319,8 @@ of_hosts:
   description:
     - Of each host its C(place) (C(beside), C(refused), C(half_done), C(canary) or C(in_order)), its C(unit) and
       C(why).
-  returned: with O(state=planned)
+    - With O(state=settled) of those that are refused, as their change has failed before and nobody has looked at it.
+  returned: with O(state=planned) and O(state=settled)
   type: dict
   sample: {"gpu-1": {"place": "canary", "unit": "host gpu-1", "why": "canary of 8 x 10de:2330"}}
 order:
@@ -336,6 +351,11 @@ waiting:
     why: {description: "The same in words, with whom or what it waits for.", type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
     until: {description: "When it may begin at the earliest, where that is known.", type: str, returned: success}
+place:
+  description: The C(pool) and C(namespace) in which the host has a place, for
+    O(gpuops.nvidia.gpu_node_custody#module:place). Empty for one that needs none.
+  returned: with O(state=start)
+  type: dict
 slots:
   description: How the places stood, and who took them.
   returned: with O(state=start)

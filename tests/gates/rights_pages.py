@@ -58,9 +58,9 @@ def files() -> Dict[str, str]:
         name = _dashed(component, option)
         made["%s/options/%s.yaml" % (DIRECTORY, name)] = HEAD + roles(*(
             ("gpuops-%s-%s" % (playbook, name), rules) for playbook, rules in needed.items()))
-    for program, rules in table().BESIDE.items():
-        made["%s/options/%s.yaml" % (DIRECTORY, program)] = HEAD + roles(*(
-            ("gpuops-%s-%s" % (playbook, program), rules) for playbook in table().TAKE_NODES))
+    for name, rules in {**table().BESIDE, **table().OF_DRAINS}.items():
+        made["%s/options/%s.yaml" % (DIRECTORY, _dashed(name))] = HEAD + roles(*(
+            ("gpuops-%s-%s" % (playbook, _dashed(name)), rules) for playbook in table().TAKE_NODES))
     made[PAGE] = page()
     return made
 
@@ -149,6 +149,8 @@ def _tables() -> List[str]:
         name = "_".join(filter(None, (component, option)))
         link = "[`%s`](rbac/options/%s.yaml)" % (name, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
+    lines += ["| [`%s`](rbac/options/%s.yaml) | %s | %s |" % (name, _dashed(name), playbook, _spoken(rules))
+              for name, rules in table().OF_DRAINS.items() for playbook in table().TAKE_NODES]
     lines += ["", "## Programs that are asked", "",
               "Where a cluster has them. Each has a file with roles, as options have, in the program's namespace.", "",
               "| Program | Playbooks | Beyond their roles | To |", "|---|---|---|---|"]

@@ -22,6 +22,7 @@ STATEFUL = {**CONTROLLER, "kind": "StatefulSet"}
 DAEMON = {**CONTROLLER, "kind": "DaemonSet", "name": "daemon", "uid": ""}
 ORPHANED = {**DAEMON, "name": "absent", "uid": "0b"}
 REMADE = {**DAEMON, "uid": "0c"}
+OF_ANOTHER_API = {**DAEMON, "apiVersion": "apps.kruise.io/v1alpha1", "uid": "0d"}
 WEB = {"app": "web"}
 
 
@@ -104,6 +105,12 @@ CASES: Mapping[str, Case] = {
         why="Every node has such pods, and an eviction takes none away. They stay, and are told."),
     "A pod of a DaemonSet, `ignore_daemonsets`": Case(
         STAYS, STAYS, (Made(owner=DAEMON),), ("--ignore-daemonsets",), {"ignore_daemonsets": True}),
+    "A terminating pod of a DaemonSet that does not end, `ignore_daemonsets`": Case(
+        LEFT, LEFT, (Made(owner=DAEMON, is_deleted=True, ends=False),), ("--ignore-daemonsets",),
+        {"ignore_daemonsets": True}),
+    "A pod of a DaemonSet of another API, as OpenKruise has it": Case(
+        GONE, STAYS, (Made(owner=OF_ANOTHER_API),), ("--ignore-daemonsets",),
+        why="kubectl compares the API version too. This one starts its pod again at once as well."),
     "A pod of a DaemonSet that is gone": Case(REFUSED, REFUSED, (Made(owner=ORPHANED),), ("--ignore-daemonsets",)),
     "A pod of a DaemonSet that is gone, `force`": Case(
         GONE, GONE, (Made(owner=ORPHANED),), ("--ignore-daemonsets", *FORCED), {"force": True}),
@@ -137,7 +144,8 @@ CASES: Mapping[str, Case] = {
         GONE, GONE, (IN_BUDGET,), ("--disable-eviction",), {"disable_eviction": True}, {"web": at_least(1)}),
     "A disruption budget that cannot be worked out": Case(
         WAITS, REFUSED, (IN_BUDGET,), budgets={"web": {"maxUnavailable": 1, "selector": {"matchLabels": WEB}}},
-        why="Its condition says SyncFailed, and nothing goes until somebody corrects it. kubectl asks for ever."),
+        why="Its condition says SyncFailed, and nothing goes until somebody corrects it, or pods have ended whose "
+        "controller is gone. kubectl asks for ever."),
     "A disruption budget that counts none of its pods": Case(
         WAITS, REFUSED, (Made(owner={}, labels=WEB),), FORCED, {"force": True},
         {"web": {"maxUnavailable": 1, "selector": {"matchLabels": WEB}}}, counted=0,

@@ -21,7 +21,6 @@ import request_faults
 import workspace
 from api_proxy import Proxy
 from laboratory import Fleet, new_lab
-from real_api import RealApi
 
 HOST = "gpu"
 LIFE_CHAPTERS = 30
@@ -189,12 +188,12 @@ def spoiled_requests(bed: request_faults.Bed, seed: int) -> List[str]:
 
 @contextlib.contextmanager
 def api_server(scratch: Path) -> Iterator[fleet_storm.Bed]:
-    server = RealApi(scratch)
-    server.start()
+    bed = fleet_storm.Bed(scratch)
     try:
-        yield fleet_storm.Bed(server, scratch / "cases")
+        bed.start()
+        yield bed
     finally:
-        server.stop()
+        bed.stop()
 
 
 def storm(bed: fleet_storm.Bed, seed: int) -> List[str]:
@@ -223,7 +222,7 @@ ALL: Dict[str, Campaign] = {
                       whole_way),
     "matrix": Campaign("each way to offer GPUs, on two boards: brought, validated, repeated, and with all in use",
                        len(plugin_matrix.CASES), two_boards, configuration),
-    "fleet": Campaign("a fleet changed while hosts fail, die and hang, admins cordon, and controllers are killed", 200,
+    "fleet": Campaign("a fleet changed in bad weather: hosts, admins, budgets, controllers and the API server", 200,
                       api_server, storm),
     "requests": Campaign("the API server misbehaving, or the controller killed, at each request of a run",
                          len(request_faults.CASES), proxied_cluster, spoiled_requests),

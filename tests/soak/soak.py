@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 HERE = Path(__file__).resolve().parent
-for room in ("gates", "lab", "integration"):
+for room in ("gates", "lab", "integration", "unit/cluster", "unit/playbooks"):
     sys.path.insert(0, str(HERE.parent / room))
 
 import campaigns  # noqa: E402

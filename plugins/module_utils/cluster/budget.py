@@ -13,7 +13,7 @@ import random
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
@@ -36,7 +36,7 @@ from ..rollout.budget import (
 )
 from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
-from .client import ApiError, Client
+from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
 from .labels import TAINTED, cordoned_by
 from .nodes import node_facts
@@ -49,10 +49,15 @@ PODS = "/api/v1/pods"
 CONFLICT, NOT_FOUND, FORBIDDEN = 409, 404, 403
 # Bytes of an object that etcd takes, with what is beside the record
 MOST_BYTES = 1000 * 1000
-# Seconds in which a write is tried again while others are faster, and the pauses between
+# How often at least, and for how many seconds, a write is tried again while others are faster, and the pauses between:
+# one who has stood still for these seconds has not tried
+WRITE_ATTEMPTS = 10
 WRITE_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
+# Seconds for which an API server that is away is asked again by who has no more time than that, and the pauses between
+OUTAGE_SECONDS = 300.0
+OUTAGE_PAUSE_SECONDS = 10.0
 # Seconds after which a host that waits for canaries no longer waits for those that do not ask
 PATIENCE_SECONDS = 300.0
 OTHERS = "somebody else"
@@ -62,6 +67,9 @@ JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/nam
 
 # Marks of other managers on a Node, in words
 MarksOf = Callable[[Mapping[str, Any]], Sequence[str]]
+# Says what is waited for
+Tell = Callable[[str], None]
+Said = TypeVar("Said")
 
 
 class NodeReading(NamedTuple):
@@ -93,13 +101,15 @@ class Budget:
     ) -> None:
         self._client = client
         self._namespace = namespace
-        self._path = "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+        self._path = _path_of(namespace)
         self._pool = pool
         self._reading = reading
         self._is_alive = is_alive
         self.now = now or client.now
         self._clock = clock
         self._sleep = sleep
+        # What a question that was cut short may have reserved, and did not confirm
+        self._unsure: Optional[Tuple[Answer, Asking]] = None
 
     def read(self) -> Record:
         """The record as it is; an empty one where there is none yet."""
@@ -127,8 +137,17 @@ class Budget:
             NODES, keep=lambda node: node_state(node, self._reading, held), fieldSelector="metadata.name=" + name))
         return {**nodes, **{state.name: state for state in found}}
 
-    def change(self, what: Callable[[Record], Record]) -> Record:
-        """The record once it is changed, by whatever others have made of it meanwhile. what: pure, may raise."""
+    def change(
+        self, what: Callable[[Record], Record], patience: float = 0.0, tell: Tell = lambda why: None
+    ) -> Record:
+        """The record once it is changed, by whatever others have made of it meanwhile.
+
+        what:     pure, may raise.
+        patience: seconds for which an API server that is away is asked again.
+        """
+        return self._persistently(lambda: self._changed(what), patience, tell)
+
+    def _changed(self, what: Callable[[Record], Record]) -> Record:
         began = self._clock()
         for attempt in range(10 ** 6):
             record, version = self._read()
@@ -147,8 +166,12 @@ class Budget:
         names = [host.node for host in rollout.of_run.values()]
         # As the record has it, so that a slot is known again
         asking = replace(asking, now=asking.now.replace(microsecond=0))
-        if goes_on(self.read().pool(self._pool), rollout.hosts[asking.host].node, asking.run):
-            return Answer()
+        if self._unsure is not None:
+            self._give_back(*self._unsure)
+            self._unsure = None
+        again = self._ask_again(asking, rollout)
+        if again is not None:
+            return again
         listed = self._listed(names)
         began = self._clock()
         tried: Optional[Answer] = None
@@ -161,19 +184,38 @@ class Budget:
             nodes = self._with_held(listed, record.pool(self._pool))
             pool = without_the_gone(record.pool(self._pool), nodes)
             answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
+            self._unsure = (answer, asking) if answer.may_start and answer.before else self._unsure
             if answer.record is None or self._write(answer.record, version):
                 break
             tried = answer if answer.before else tried
             self._pause(attempt, began)
-        if not (answer.may_start and answer.before):
-            return answer
-        try:
-            return self._confirmed(answer, asking, rollout)
-        except Exception:
-            # Nobody would know of these places else whether they are too many
-            with contextlib.suppress(GpuOpsError):
-                self._give_back(answer, asking)
-            raise
+        if answer.may_start and answer.before:
+            try:
+                answer = self._confirmed(answer, asking, rollout)
+            except Exception:
+                # Nobody would know of these places else whether they are too many
+                with contextlib.suppress(GpuOpsError):
+                    self._give_back(answer, asking)
+                raise
+        self._unsure = None
+        return answer
+
+    def _ask_again(self, asking: Asking, rollout: Rollout) -> Optional[Answer]:
+        """The answer to a host that has its place already, without a list of all Nodes; None where it has none."""
+        node, began = rollout.hosts[asking.host].node, self._clock()
+        for attempt in range(10 ** 6):
+            record, version = self._read()
+            if not goes_on(record.pool(self._pool), node, asking.run):
+                return None
+            nodes = self._with_held({}, record.pool(self._pool))
+            pool = without_the_gone(record.pool(self._pool), nodes)
+            if not goes_on(pool, node, asking.run):
+                return None
+            answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
+            if answer.record is None or self._write(answer.record, version):
+                return answer
+            self._pause(attempt, began)
+        raise AssertionError("attempts do not end")
 
     def _confirmed(self, answer: Answer, asking: Asking, rollout: Rollout) -> Answer:
         """The answer, if it is true of the Nodes as they are since its places are reserved."""
@@ -198,9 +240,11 @@ class Budget:
 
     def wait(
         self, asking_at: Callable[[datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
-        tell: Callable[[Answer], None] = lambda answer: None,
+        tell: Tell = lambda why: None,
     ) -> Answer:
         """The same, asked again until the host may start, asking is of no use, or the time is over.
+
+        An API server that is away meanwhile is waited for as well, for OUTAGE_SECONDS where there is less time left.
 
         asking_at:    of the instant, and of whether patience is over.
         limit, pause: seconds.
@@ -210,9 +254,11 @@ class Budget:
         told: List[Tuple[str, str]] = []
         since: Dict[Cause, datetime] = {}
 
+        def asked_once() -> Answer:
+            return self.ask(asking_at(self.now(), self._clock() - began > PATIENCE_SECONDS), rollout)
+
         def ask() -> Answer:
-            now = self.now()
-            answer = self.ask(asking_at(now, self._clock() - began > PATIENCE_SECONDS), rollout)
+            answer = self._persistently(asked_once, max(OUTAGE_SECONDS, limit - (self._clock() - began)), tell)
             waiting = answer.waiting
             if waiting is not None:
                 # Of one cause it waits since it has met it first
@@ -220,7 +266,7 @@ class Budget:
                 answer = replace(answer, waiting=waiting)
                 if told[-1:] != [(waiting.cause.value, waiting.why)]:
                     told.append((waiting.cause.value, waiting.why))
-                    tell(answer)
+                    tell(waiting.why)
             return answer
 
         def settled(answer: Answer) -> bool:
@@ -234,6 +280,26 @@ class Budget:
             return until > self.now() + timedelta(seconds=left)
 
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
+
+    def _persistently(self, ask: Callable[[], Said], seconds: float, tell: Tell) -> Said:
+        """What the API server says; it may be away for so many seconds. Raises GpuOpsError where that is longer."""
+        outages: List[GpuOpsError] = []
+
+        def attempt() -> List[Said]:
+            try:
+                return [ask()]
+            except GpuOpsError as error:
+                if not is_outage(error):
+                    raise
+                if not outages:
+                    tell("%s; it is asked again for up to %d s" % (error.found, seconds))
+                outages.append(error)
+                return []
+
+        said, _in_time = wait_for(attempt, bool, seconds, OUTAGE_PAUSE_SECONDS, self._clock, self._sleep)
+        if not said:
+            raise outages[-1]
+        return said[0]
 
     def jobs(self, job_labels: Sequence[str]) -> Tuple[Dict[str, List[str]], Mapping[str, str]]:
         """({node: names of the jobs that have pods with GPUs there}, {node: its job group}), by one list of all pods.
@@ -249,12 +315,7 @@ class Budget:
         return {node: list(jobs) for node, jobs in of_nodes.items()}, job_groups(together)
 
     def _read(self) -> Tuple[Record, str]:
-        """(record, the version that it is of; '' where there is no object)."""
-        found = self._client.find(self._path)
-        if found is None:
-            return Record(), ""
-        data = found.get("data") or {}
-        return read_record(data.get(RECORD, ""), data.get(CAPS, "")), str(found["metadata"]["resourceVersion"])
+        return _read(self._client, self._path)
 
     def _write(self, record: Record, version: str) -> bool:
         """False where somebody was faster."""
@@ -309,7 +370,7 @@ class Budget:
             ) from error
 
     def _pause(self, attempt: int, began: float) -> None:
-        if self._clock() - began > WRITE_SECONDS:
+        if attempt >= WRITE_ATTEMPTS and self._clock() - began > WRITE_SECONDS:
             raise GpuOpsError(
                 "cluster.rollout_record_busy",
                 found="for %d seconds others have been faster to write the record of rollouts, %s" % (
@@ -319,6 +380,39 @@ class Budget:
             )
         # The more have met, the longer: one of them always gets through
         self._sleep(random.uniform(0, min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10))))
+
+
+def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) -> None:
+    """Raises GpuOpsError where a run has the place of a node in a pool no more.
+
+    A run that waited, or stood still, for longer than it may be silent has lost it to others, who may have begun with
+    another node in its place.
+    """
+    record, _version = _read(client, _path_of(namespace))
+    slot = record.pool(pool).slots.get(node)
+    if goes_on(record.pool(pool), node, run):
+        return
+    raise GpuOpsError(
+        "cluster.rollout_place_lost",
+        found="run %s no longer has the place of node %s in pool %s: %s" % (
+            run, node, pool, "nobody has it" if slot is None else "run %s has it, and the node is %s" % (
+                slot.run or "of nobody", slot.state)),
+        wanted="the place with which it began, kept by a run that is not silent for longer than its Lease counts",
+        remedy="run again: it asks for a place anew; with a `lease_seconds` that is longer than the longest task",
+        option="lease_seconds")
+
+
+def _path_of(namespace: str) -> str:
+    return "/api/v1/namespaces/%s/configmaps/%s" % (namespace, NAME)
+
+
+def _read(client: Client, path: str) -> Tuple[Record, str]:
+    """(record, the version that it is of; '' where there is no object)."""
+    found = client.find(path)
+    if found is None:
+        return Record(), ""
+    data = found.get("data") or {}
+    return read_record(data.get(RECORD, ""), data.get(CAPS, "")), str(found["metadata"]["resourceVersion"])
 
 
 def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[str] = ()) -> Optional[NodeState]:

@@ -44,11 +44,15 @@ def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, u
     """Bring one node to the policy and say what changed. uid: as of read_node().
 
     seen:  the node as just read.
-    proof: raises where the node is not the caller's any more; asked for once another writer came first.
+    proof: raises where the node is not the caller's any more; asked for between each look of our own and its write,
+           which is refused where another writer came after the look.
     """
     tried: Optional[NodeChange] = None
     for attempt in range(ATTEMPTS):
-        change = plan_node_change(seen if seen and not attempt else read_node(cluster, name, uid), policy)
+        node = seen if seen and not attempt else read_node(cluster, name, uid)
+        if node is not seen:
+            proof()
+        change = plan_node_change(node, policy)
         if tried is not None and not change.patch and change.before == tried.after:
             # It was done, and the answer lost: the request that was sent again met the version that it had made
             change = tried
@@ -60,7 +64,6 @@ def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, u
             if error.status != CONFLICT or attempt == ATTEMPTS - 1:
                 raise
             tried = change
-            proof()
             continue
         break
     return {

@@ -202,6 +202,12 @@ def _operator_evidence(active: bool, node: Mapping[str, Any]) -> str:
     return "ClusterPolicy" if active and carries_gpu else ""
 
 
+def is_ready(node: Mapping[str, Any]) -> bool:
+    """Whether the kubelet of a Node is heard of and starts pods. What another Node says that it offers is what it did
+    when its kubelet was last heard of."""
+    return bool(_conditions(node.get("status") or {})["ready"])
+
+
 def resource_shortfall(
     expected: Mapping[str, Mapping[str, int]], nodes: Sequence[Mapping[str, Any]]
 ) -> List[str]:

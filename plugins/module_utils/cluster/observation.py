@@ -16,6 +16,7 @@ from .components.device_plugin import DEVICE_PLUGIN
 from .components.fields import applied_fields
 from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
 from .nodes import (
+    is_ready,
     managed_by_operator,
     node_facts,
     offer_refusal,
@@ -176,6 +177,23 @@ def wait_for_resources(
         )
 
 
+def components_leaving(cluster: Client, name: str, node: Optional[Mapping[str, Any]] = None) -> List[Pod]:
+    """Those of our pods that hold the driver and are about to leave a node.
+
+    That is what is being deleted, and what the node's labels admit no more. A pod that they admit all the same, by a
+    node selector of the user's or a label that others have set, stays.
+
+    node: with the labels that it is to have; None for those that it has.
+    """
+    # Node Feature Discovery has nothing to do with the driver, and runs on every node
+    selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
+    found = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % name, labelSelector=selector)
+    if node is None and found:
+        node = cluster.find("%s/%s" % (NODES, name))
+    return [pod_of(each) for each in found
+            if each["metadata"].get("deletionTimestamp") or not admits(node or {}, each["spec"])]
+
+
 def wait_for_components_gone(
     cluster: Client,
     node: str,
@@ -185,23 +203,14 @@ def wait_for_components_gone(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
 ) -> List[Pod]:
-    """Return once none of our pods that hold the driver is about to leave the node; refuse when the time is up.
-
-    About to leave is what is being deleted, and what the node's labels admit no more. A pod that they admit all the
-    same, by a node selector of the user's or a label that others have set, stays, and is not waited for.
+    """Return once no component of ours is about to leave the node; refuse when the time is up.
 
     skip_after: how long after its grace a terminating pod is waited for; 0: as long as there is time. Given back are
     those that are left behind. now: as time.time.
     """
-    # Node Feature Discovery has nothing to do with the driver, and runs on every node
-    selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
-
     def leaving() -> Tuple[List[Pod], List[Pod]]:
         """Those that are waited for, and those that are not any more."""
-        found = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
-        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if found else {}
-        pods = [pod_of(each) for each in found
-                if each["metadata"].get("deletionTimestamp") or not admits(there, each["spec"])]
+        pods = components_leaving(cluster, node)
         left = [pod for pod in pods if pod.has_outstayed(skip_after, now())]
         return [pod for pod in pods if pod not in left], left
 
@@ -280,9 +289,7 @@ class _Rollout:
 
 
 def _name_if_unready(node: Mapping[str, Any]) -> Optional[str]:
-    conditions = (node.get("status") or {}).get("conditions") or []
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-    return None if ready else str(node["metadata"]["name"])
+    return None if is_ready(node) else str(node["metadata"]["name"])
 
 
 def _workload(cluster: Client, namespace: str, name: str) -> Dict[str, Any]:

@@ -58,6 +58,10 @@ BESIDE: Mapping[str, Tuple[Rule, ...]] = {
     "medik8s": (Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has", (),
                      MEDIK8S_NAMESPACE),),
 }
+# Which no role has, as it asks no disruption budget
+DELETES_PODS = Rule(("delete",), "", "pods", "take pods away without a question to their disruption budgets")
+# Of options of a drain. {variable: rules beyond the roles of who takes nodes}
+OF_DRAINS: Mapping[str, Tuple[Rule, ...]] = {"node_maintenance_disable_eviction": (DELETES_PODS,)}
 TAKE_NODES = ("site", "uninstall")
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),

@@ -136,6 +136,7 @@ class Observation:
     signing_key:          the key that DKMS signs with.
     offer:                what the repository has; None when nothing needs to be known of it.
     removable:            those of installed_by_us that can go without taking others along; () unless they are to go.
+    hidden:               those of them that the package manager does not see, and would leave.
     held:                 {package: version} of those of the family, kernels and headers that somebody holds.
     auth:                 our file of credentials, its password masked.
     given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
@@ -181,6 +182,7 @@ class Observation:
     signing_key: SigningKey = SigningKey()
     offer: Optional[Offer] = None
     removable: Tuple[str, ...] = ()
+    hidden: Tuple[str, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict)
     auth: AuthFile = AuthFile(current=True)
     given_key: str = ""

@@ -132,6 +132,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if policy.state == "absent":
         removable = manager.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
+                       hidden=manager.hidden(host, packages, removable) if removable else (),
                        bindings=not removable or manager.has_bindings(host))
     returns = policy.state == "rolled_back"
     record = observation.record

@@ -101,7 +101,7 @@ def read_peers(
         registers=tuple(each for each in releases if asks_rdma and offers_peer_memory(host, each, facts.arch)),
         predecessor=_predecessor(host, facts) if asks_rdma else "",
         loaded=_loaded(host),
-        removable=manager.removable(host, packages, unwanted) if unwanted else (),
+        removable=manager.removable(host, packages, [name for name in unwanted if not packages[name].held]),
     )
 
 

@@ -727,11 +727,13 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if held:
         refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed",
                                       manager=backend.manager.name))
+    if observation.hidden:
+        refusals.append(excluded_packages(observation.hidden, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(observation, backend.manager)
     steps = staging.withdraw_steps(observation, "", None)
     steps += runfile_plan.absent_steps(observation, facts)
-    steps += backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
+    steps += backend.finish_before_removal(observation, facts, leaving) if observation.installed_by_us else []
     steps += dkms_originals.forget_all(observation)
     if leaving:
         steps.append(packages_step(

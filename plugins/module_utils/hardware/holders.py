@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
 
 from ..core.host import CommandTimedOut, Host
+from ..core.quantities import PREFIX
 
 # The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+# How the ids begin by which NVIDIA's device plugin gives out GPUs and their parts, whatever it calls the resource: they
+# are UUIDs of NVML (internal/rm of NVIDIA/k8s-device-plugin). Those of network adapters and of KubeVirt are none.
+_IDS = ("GPU-", "MIG-")
 # Which module serves a device; the first that fits.
 SERVED_BY = (
     ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
@@ -160,9 +164,10 @@ def pods_with_processes(host: Host) -> FrozenSet[str]:
 
 
 def pods_seen(host: Host) -> Tuple[str, ...]:
-    """Pods that have a device of the driver, open or given to them, as named_pod() names them."""
-    holding = [named_pod(host, holder.pod) for holder in read_holders(host)[0] if holder.pod]
-    return tuple(sorted({*holding, *(pod for pods in pods_with_devices(host).values() for pod in pods)}))
+    """Pods that have a device of the driver, open, mapped or given to them, as named_pod() names them."""
+    holders = [*read_holders(host)[0], *(process_of(host, pid) for pid in read_mapped(host))]
+    holding = {named_pod(host, holder.pod) for holder in holders if holder.pod}
+    return tuple(sorted(holding.union(*pods_with_devices(host).values())))
 
 
 def _is_new(host: Host, directory: str) -> bool:
@@ -172,13 +177,14 @@ def _is_new(host: Host, directory: str) -> bool:
 
 
 def _given_out(text: str) -> Iterator[Tuple[str, str]]:
-    """(UID of a pod, device) of NVIDIA's resources; nothing where the record cannot be read."""
+    """(UID of a pod, id of a GPU or a part of one) that it has; nothing where the record cannot be read."""
     try:
         entries = json.loads(text)["Data"]["PodDeviceEntries"] or ()
         for entry in entries:
-            if entry["ResourceName"].startswith("nvidia.com/"):
+            if entry["ResourceName"].startswith(PREFIX):
                 for device in _devices(entry["DeviceIDs"]):
-                    yield entry["PodUID"], device
+                    if device.startswith(_IDS):
+                        yield entry["PodUID"], device
     except (ValueError, KeyError, TypeError, AttributeError):
         return
 

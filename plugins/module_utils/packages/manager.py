@@ -113,7 +113,10 @@ class PackageManager(Protocol):
         """
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
-        """Those of our packages that can go without taking a package with them that is not ours."""
+        """Those of our packages that can go without taking a package with them that is not ours, held or not."""
+
+    def hidden(self, host: Host, packages: Mapping[str, Package], names: Iterable[str]) -> Tuple[str, ...]:
+        """Those of these packages that a setting hides from the manager: it removes none of them, and says nothing."""
 
     def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
         """Files other than ours in which an enabled repository has this address."""

@@ -16,7 +16,7 @@ and so is one that stayed when all that is ours was to go, because a package of 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -25,7 +25,7 @@ from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_REMOVE, Executor
 from .manager import PackageManager
 from .managers import APT, manager_of_step
-from .model import EMPTY, MISSING, TORN, Marks, Package
+from .model import EMPTY, MISSING, TORN, WHOLE, Marks, Package
 
 # What our requests have chosen by hand, {capability: names}
 MEMORY = "packages"
@@ -57,6 +57,7 @@ class Provenance:
         noted = manager.prepare(host, step, account, _fetched(step, done))
         packages = manager.installed(host)
         return {"known": manager.known(host, step),
+                "marks": manager.marks(host).written,
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 **noted,
@@ -79,6 +80,7 @@ class Provenance:
         packages = manager.installed(host)
         came = manager.evidence(host, step, opened, packages)
         followed = _unmarked(host, manager, step, opened, came)
+        again = _asked_by_name(host, manager, step, opened, came)
         _mend_marks(host, journal, manager)
         account = {
             name: change for name, change in merged(_account(opened), came).items()
@@ -90,7 +92,8 @@ class Provenance:
         journal.set_packages(step.capability, account)
         unmarked = {name for name in journal.recall(UNMARKED).get(step.capability, ()) if name in account}
         unmarked = (unmarked | followed).difference(_chosen(step))
-        _keep_automatic(manager, host, step, opened, unmarked)
+        if unmarked | again:
+            manager.mark_automatic(host, sorted(unmarked | again))
         # Nothing is marked while a manager is interrupted: what it could not mark says nothing of who chose it
         unmarked = unmarked.intersection(account).difference(manager.automatic(host))
         _remember(journal, UNMARKED, step.capability, unmarked)
@@ -151,7 +154,7 @@ def _lost(host: Host, journal: Journal, manager: PackageManager) -> FrozenSet[st
     Whose files have come since the boot may have been asked for by somebody since, and is left to whoever did.
     """
     kept = {name for names in journal.recall(MARKED).values() for name in names}
-    cut = [(step, opened) for step, opened in _opened(journal) if opened.get("boot") != host.boot()]
+    cut = _cut(host, journal)
     if not kept or not cut or not _are_lost(host, manager, manager.marks(host), cut):
         return frozenset()
     kept = kept.difference(manager.automatic(host), *(_chosen(step) for step, _opened in cut))
@@ -166,7 +169,21 @@ def _are_lost(
     if marks.state != EMPTY:
         return marks.state in (MISSING, TORN)
     packages = manager.installed(host) if marks.written < host.booted() else {}
-    return any(manager.evidence(host, step, opened, packages) for step, opened in cut if packages and "known" in opened)
+    return any(_has_begun(host, manager, step, opened, packages) for step, opened in cut
+               if packages and "known" in opened)
+
+
+def _has_begun(
+    host: Host, manager: PackageManager, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
+) -> bool:
+    """Whether a step's transaction has changed a package, or was changing one: a removal begins with its scripts."""
+    return any(packages[name].unfinished for name in step.change["after"] if name in packages) or bool(
+        manager.evidence(host, step, opened, packages))
+
+
+def _cut(host: Host, journal: Journal) -> List[Tuple[Step, Mapping[str, Any]]]:
+    """Those that nobody has settled, and that the host has booted since."""
+    return [(step, opened) for step, opened in _opened(journal) if opened.get("boot") != host.boot()]
 
 
 def _opened(journal: Journal, capabilities: Optional[Iterable[str]] = None) -> Iterator[Tuple[Step, Mapping[str, Any]]]:
@@ -180,10 +197,14 @@ def _opened(journal: Journal, capabilities: Optional[Iterable[str]] = None) -> I
 
 
 def _mend_marks(host: Host, journal: Journal, manager: PackageManager) -> None:
-    """Before the manager marks anything else: it is not told any more then that they were lost. What it cannot read is
-    written anew, whoever's it was: it would do nothing at all."""
-    lost = _lost(host, journal, manager)
-    there = lost.intersection(manager.installed(host)) if lost else lost
+    """Before the manager marks anything else: it is not told any more then that they were lost, nor that nobody but us
+    has written since the boot. What it cannot read is written anew, whoever's it was: it would do nothing at all."""
+    lost, cut = _lost(host, journal, manager), _cut(host, journal)
+    packages = manager.installed(host) if lost or cut else {}
+    for step, opened in cut:
+        if "known" in opened:
+            lost |= _unmarked(host, manager, step, opened, manager.evidence(host, step, opened, packages))
+    there = lost.intersection(packages).difference(manager.automatic(host)) if lost else lost
     if there or manager.marks(host).state == TORN:
         manager.mark_automatic(host, sorted(there))
 
@@ -193,18 +214,31 @@ def _unmarked(
 ) -> FrozenSet[str]:
     """Of what came by a transaction and only followed, what the manager may not have marked.
 
-    One that was killed marks nothing, a power cut may have taken it, and what it is asked for it takes for chosen by
-    hand. What it has marked and is not marked any more is somebody's choice, and what has come anew since the power
-    cut may be.
+    One that never came so far marks nothing, a power cut may have taken it, and what it is asked for it takes for
+    chosen by hand. What it has marked and is not marked any more is somebody's choice, and what has come anew since the
+    boot may be.
     """
     names = frozenset(name for name, change in came.items()
                       if change.before is None and change.after is not None and name not in _chosen(step))
     if not names:
         return names
-    if opened["boot"] != host.boot():
-        return names - manager.came_since(host, names, host.booted())
-    is_marked = manager.marks(host).state not in (MISSING, TORN) and manager.has_marked(host, step, opened)
-    return names.intersection(step.parameters.get("automatic", ())) if is_marked else names
+    if _is_marked(host, manager, step, opened):
+        names = names.intersection(step.parameters.get("automatic", ()))
+    return names - manager.came_since(host, names, host.booted()) if opened["boot"] != host.boot() else names
+
+
+def _is_marked(host: Host, manager: PackageManager, step: Step, opened: Mapping[str, Any]) -> bool:
+    """Whether the manager has marked what came by a transaction, and its marks tell that still, or what somebody has
+    had it write since the boot.
+
+    A power cut may leave those from before the transaction; and of none at all nobody can tell who has left them.
+    """
+    marks = manager.marks(host)
+    if marks.state in (MISSING, TORN) or not manager.has_marked(host, step, opened):
+        return False
+    if manager.syncs_automatic or opened["boot"] == host.boot() or marks.written >= host.booted():
+        return True
+    return marks.state == WHOLE and marks.written > opened.get("marks", marks.written)
 
 
 def _refuse_what_others_need(host: Host, manager: PackageManager, step: Step) -> None:
@@ -228,11 +262,10 @@ def followers(host: Host, journal: Journal, capability: str, manager: PackageMan
     names = set(automatic(host, journal, manager))
     for step, opened in _opened(journal, [capability]):
         if "known" in opened:
+            came = manager.evidence(host, step, opened, manager.installed(host))
             # What could not be marked when an earlier one was settled is marked with this one
-            unmarked = _unmarked(host, manager, step, opened, {
-                name: PackageChange(opened["there"].get(name), version)
-                for name, version in step.change["after"].items()}).union(journal.recall(UNMARKED).get(capability, ()))
-            names.update(step.parameters.get("automatic", ()), unmarked.difference(_chosen(step)))
+            unmarked = _unmarked(host, manager, step, opened, came).union(journal.recall(UNMARKED).get(capability, ()))
+            names |= unmarked.difference(_chosen(step)) | _asked_by_name(host, manager, step, opened, came)
     return frozenset(names)
 
 
@@ -260,13 +293,10 @@ def merged(
     return result
 
 
-def _keep_automatic(
-    manager: PackageManager, host: Host, step: Step, opened: Mapping[str, Any], unmarked: Iterable[str]
-) -> None:
-    """ansible.builtin marks what it is asked for as chosen by hand; what only follows stays automatic.
-
-    unmarked: what the manager could not mark, and what would count as chosen by hand so.
-    """
-    names = {*unmarked, *(name for name in step.parameters.get("automatic", ()) if name in opened["there"])}
-    if names:
-        manager.mark_automatic(host, sorted(names))
+def _asked_by_name(
+    host: Host, manager: PackageManager, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]
+) -> FrozenSet[str]:
+    """Of what was there and only followed, what counts as chosen by hand since a transaction asked for its version;
+    nothing of one that never came so far."""
+    names = frozenset(step.parameters.get("automatic", ())).intersection(opened["there"])
+    return names if names and (came or manager.has_marked(host, step, opened)) else frozenset()

@@ -70,7 +70,7 @@ def held_packages(
 
 
 def excluded_packages(names: Sequence[str], wanted: str) -> Refusal:
-    """names: packages that dnf finds in a repository and leaves out, where nobody has locked them."""
+    """names: packages that dnf leaves out, of a repository or of what is installed, where nobody has locked them."""
     return Refusal(
         "packages.excluded",
         "dnf leaves out %s (excludepkgs in dnf.conf or a .repo file, or a plugin)" % ", ".join(names), wanted,

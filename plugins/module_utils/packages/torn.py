@@ -122,10 +122,14 @@ def refusals(found: Mapping[str, Torn], lost: Tuple[str, ...] = ()) -> List[Refu
 
 
 def unpack_step(
-    capability: str, packages: Mapping[str, str], disruption: Disruption, leaving: bool = False,
+    capability: str, packages: Mapping[str, str], disruption: Disruption, leaving: Collection[str] = (),
     requires: Tuple[str, ...] = (),
 ) -> Step:
-    """Unpack packages again; leaving: they are to be removed, and are by force where they cannot be unpacked."""
+    """Unpack packages again.
+
+    leaving: those that are to be removed then, and are by force where they cannot be unpacked. Somebody's package may
+             need each of the others.
+    """
     return Step(
         capability=capability,
         action=ACTION,
@@ -133,7 +137,7 @@ def unpack_step(
         why="dpkg was stopped while it unpacked them, and does nothing with them before it has done that again.",
         disruption=disruption,
         change={"before": dict.fromkeys(packages, "torn"), "after": dict(packages)},
-        parameters={"leaving": leaving, "timeout": 3600},
+        parameters={"leaving": sorted(set(leaving).intersection(packages)), "timeout": 3600},
         depends_on=requires,
     )
 
@@ -151,16 +155,18 @@ def configure_step(
         requires=requires, timeout=3600)
 
 
-def leaving(found: Mapping[str, Torn]) -> Dict[str, str]:
-    """{torn package of ours: the version to unpack it in before it is removed, '' where none is known}."""
+def unpacked_first(found: Mapping[str, Torn]) -> Dict[str, str]:
+    """{torn package of ours: the version to unpack it in before anything is removed, '' where none is known}."""
     return {name: torn.versions[0] if torn.versions else "" for name, torn in found.items() if torn.ours}
 
 
-def steps_before_removal(capability: str, left: Unfinished, disruption: Disruption) -> List[Step]:
-    """What comes before packages are removed where a transaction of ours was stopped: their scripts take back what
-    they have made. disruption: what it disturbs to unpack packages again."""
-    ours = leaving(left.torn)
-    steps = [unpack_step(capability, ours, disruption, leaving=True)] if ours else []
+def steps_before_removal(
+    capability: str, left: Unfinished, disruption: Disruption, leaving: Collection[str]
+) -> List[Step]:
+    """What comes before packages are removed (leaving) where a transaction of ours was stopped: their scripts take back
+    what they have made. disruption: what it disturbs to unpack packages again."""
+    ours = unpacked_first(left.torn)
+    steps = [unpack_step(capability, ours, disruption, leaving)] if ours else []
     if left.ours and (left.interrupted or left.broken):
         steps.append(configure_step(capability, left.broken, requires=tuple(step.id for step in steps)))
     return steps
@@ -183,14 +189,15 @@ def unpack(host: Host, journal: Journal, step: Step) -> None:
             told = error.found
         files = _archives(host, wanted)
     lacking = sorted(name for name in wanted if name not in files)
-    if lacking and not step.parameters["leaving"]:
+    staying = sorted(set(lacking).difference(step.parameters["leaving"]))
+    if staying:
         raise GpuOpsError(
             "packages.torn_and_not_fetched",
             found="no package file of %s can be had: %s" % (
-                ", ".join("%s %s" % (name, wanted[name]) for name in lacking), told or "apt cannot fetch it"),
+                ", ".join("%s %s" % (name, wanted[name]) for name in staying), told or "apt cannot fetch it"),
             wanted="the packages whose unpacking was stopped, to unpack them again",
-            remedy="see that `apt-get download %s` works on this host" % " ".join(
-                "%s=%s" % (name, wanted[name]) for name in lacking))
+            remedy="see that `apt-get download %s` works on this host, or put the .deb into %s" % (" ".join(
+                "%s=%s" % (name, wanted[name]) for name in staying), space.ARCHIVES))
     if files:
         _dpkg(host, ["--unpack", *sorted(files.values())], step.parameters["timeout"])
     if lacking:

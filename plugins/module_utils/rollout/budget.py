@@ -17,14 +17,15 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
+from .change import is_of_one_policy
 from .health import Signs, worse_off
-from .model import WITHOUT_END, Cause, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
-from .planner import decide, failed_before, incomplete, proved, renewed, to_prove
-from .policy import policy_of
+from .model import WITHOUT_END, Cause, Decision, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
+from .planner import decide, decide_again, failed_before, incomplete, proved, renewed, to_prove
+from .policy import Policy, policy_of
 from .windows import instant_text
 
 SCHEMA = "gpuops.nvidia/budget/v1"
@@ -159,6 +160,7 @@ class Pool:
     seconds:             {kind: how long its last changes took}.
     canaries:            {unit: the canary that waits, and asks}.
     last:                the rollout that was closed last, while none is open.
+    signs:               {node: what was found of it after its last change}, of those of which something was.
     """
 
     limit: str = ""
@@ -170,11 +172,12 @@ class Pool:
     seconds: Mapping[str, Tuple[int, ...]] = field(default_factory=dict)
     canaries: Mapping[str, Claim] = field(default_factory=dict)
     last: Optional[OpenRollout] = None
+    signs: Signs = field(default_factory=dict)
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
         known = sorted(self.seconds.get(kind, ()))
-        return known[min(len(known) - 1, len(known) * 9 // 10)] if known else None
+        return known[(len(known) * 9 + 9) // 10 - 1] if known else None
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,11 @@ class Asking:
     """A host that asks, at an instant.
 
     aim:              what its run has in common with others of its rollout.
-    unreachable:      hosts of the run that cannot be reached.
-    signs:            what was found of hosts, changed or not, beside what the Nodes tell; see health.py.
+    unreachable:      hosts of the run that cannot be reached; those of other rollouts do not count.
+    untold:           those that it leaves as they are, as nobody could tell them whether they may begin; it may be that
+                      nothing of that is written down.
+    signs:            what was found of hosts, beside what the Nodes tell; see health.py. Of changed ones the record
+                      has it, too.
     patience_is_over: whether it has waited long enough for canaries that do not ask.
     beat:             after how long its run says once more that it is at work.
     seconds:          how long that counts; 0 leaves it to whoever looks.
@@ -233,6 +239,7 @@ class Asking:
     patience_is_over: bool = False
     beat: timedelta = BEAT
     seconds: int = 0
+    untold: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -261,20 +268,25 @@ class Answer:
 
 def read_record(text: str, caps: str = "") -> Record:
     """The record of its texts; none at all is an empty one. Raises GpuOpsError where it cannot be understood."""
+    read_caps = _read_caps(caps)
     if not text:
-        return Record(caps=_read_caps(caps))
+        return Record(caps=read_caps)
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
             raise ValueError("schema %s" % data["schema"])
-        return Record({name: _read_pool(pool) for name, pool in data["pools"].items()}, _read_caps(caps))
-    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        if data.keys() - {"schema", "pools"}:
+            # As below: what is not understood would be gone with the next write
+            raise ValueError("another key than schema and pools")
+        return Record({name: _read_pool(pool) for name, pool in data["pools"].items()}, read_caps)
+    except (GpuOpsError, KeyError, TypeError, ValueError, AttributeError) as broken:
         raise GpuOpsError(
             "rollout.record_unreadable",
-            found="the record of rollouts in the cluster cannot be read (%s: %s)" % (type(broken).__name__, broken),
+            found="the record of rollouts in the cluster cannot be read (%s: %s)" % (
+                type(broken).__name__, getattr(broken, "found", broken)),
             wanted="a record of schema %s, as this release writes it" % SCHEMA,
             remedy="use one release of this collection on all controllers; where no rollout is open and no node is "
-                   "held, delete the ConfigMap, and it is made anew",
+                   "held, take the key `record` out of the ConfigMap, and it is made anew; its `caps` stay",
         ) from broken
 
 
@@ -287,19 +299,28 @@ def written(record: Record) -> str:
 def asked(
     record: Record, pool_name: str, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState], is_alive: IsAlive
 ) -> Answer:
-    """Whether a host may begin now. Its places, and those of all that begin with it, are reserved then."""
+    """Whether a host may begin now. Its places, and those of all that begin with it, are reserved then.
+
+    nodes: of all that hold a place at least, for a host that goes on; else of the whole pool.
+    """
     if asking.host in rollout.refused:
         return Answer(refusals=(rollout.refused[asking.host],), is_final=True)
     unit = rollout.unit_of(asking.host)
     if unit is None:
         return Answer()
-    pool = record.pool(pool_name)
-    opened, waits = _opened(pool, asking, rollout, unit, is_alive)
-    if waits is not None:
-        return Answer(waiting=waits)
-    node = rollout.hosts[asking.host].node
-    if goes_on(opened, node, asking.run):
+    pool, node = record.pool(pool_name), rollout.hosts[asking.host].node
+    has_place = goes_on(pool, node, asking.run)
+    if has_place and _is_at_work(pool, rollout, unit, nodes):
         return Answer()
+    opened, waits = _opened(pool, asking, rollout, unit, is_alive)
+    if waits is None and has_place:
+        decision = decide_again(*standing(record, opened, pool_name, asking, rollout, nodes, is_alive), unit)
+        if decision.may_start:
+            return Answer()
+        return replace(_told_to_wait(decision.waiting[0], decision),
+                       record=record.but(pool_name, _given_up(opened, asking.run, rollout, unit)))
+    if waits is not None:
+        return Answer(record.but(pool_name, _given_up(pool, asking.run, rollout, unit)) if has_place else None, waits)
     if is_held(opened, node, asking.run) and not opened.slots[node].confirmed:
         since = opened.slots[node].since
         if asking.now - since < CONFIRMING:
@@ -317,7 +338,7 @@ def asked(
             opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
     current, present = standing(record, opened, pool_name, asking, rollout, nodes, is_alive)
     decision = decide(current, present, [unit.name])
-    notes = _notes(pool, opened, rollout)
+    notes = notes_of(opened, rollout.policy) if pool.rollout is not None else ()
     # One that is done, or left, has nothing to begin, whatever the others of its unit have
     if decision.may_start and asking.host in _left(unit, present):
         return Answer(record.but(pool_name, _reserved(opened, asking, current, present, unit, nodes)),
@@ -326,13 +347,16 @@ def asked(
     lives = _says_that_it_lives(pool, opened, asking.run)
     if decision.waiting:
         waiting = decision.waiting[0]
-        is_final = waiting.cause in WITHOUT_END
-        claimed = opened if is_final else _asks(_claimed(opened, waiting, asking), waiting, asking)
-        return Answer(record.but(pool_name, claimed) if claimed != opened or lives else None, waiting,
-                      decision.stopped if waiting.cause is Cause.stopped else (), is_final,
-                      slots=decision.slots, notes=notes)
+        told = _told_to_wait(waiting, decision)
+        claimed = opened if told.is_final else _asks(_claimed(opened, waiting, asking), waiting, asking)
+        return replace(told, record=record.but(pool_name, claimed) if claimed != opened or lives else None, notes=notes)
     return replace(_of_its_unit(opened, asking, current, unit), record=record.but(pool_name, opened) if lives else None,
                    slots=decision.slots, notes=notes)
+
+
+def _told_to_wait(waiting: Waiting, decision: Decision) -> Answer:
+    return Answer(waiting=waiting, refusals=decision.stopped if waiting.cause is Cause.stopped else (),
+                  is_final=waiting.cause in WITHOUT_END, slots=decision.slots)
 
 
 def confirmed(
@@ -376,18 +400,21 @@ def given_back(record: Record, pool_name: str, run: str, before: Mapping[str, Op
 
 def ended(
     record: Record, pool_name: str, node: str, run: str, outcome: str, reason: str, now: datetime,
-    host: Optional[Host] = None
+    host: Optional[Host] = None, signs: Collection[str] = ()
 ) -> Record:
     """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
     failed before has failed still, and FREED is a person's word that a failure was looked at.
 
     reason: what failed, or why it was left where it could not be changed. host: whose it is, for one that failed
-    without a slot.
+    without a slot. signs: what was found of it after its change; others judge by it until the next change, or FREED.
 
     A run says it of nodes that it holds, and of such that nobody does. Raises GpuOpsError where another run holds it.
+    What another run has found since counts more than the word of one that is late: see is_late().
     """
     pool = record.pool(pool_name)
     slot = pool.slots.get(node)
+    if is_late(pool, node, run, outcome):
+        return record
     at_work = slot is not None and slot.state == WORKING and slot.run != run
     if slot is not None and at_work and (outcome != FREED or _takes_part(pool, slot.run)):
         raise GpuOpsError(
@@ -417,7 +444,21 @@ def ended(
         newest = sorted(proofs.items(), key=lambda each: each[1].at)[-PROOFS:]
         pool = replace(pool, proofs=dict(newest), seconds=_remembered(
             pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
+    if outcome in (DONE, FREED):
+        others = {name: found for name, found in pool.signs.items() if name != node}
+        told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
+        pool = replace(pool, signs={**others, **told})
     return record.but(pool_name, pool)
+
+
+def is_late(pool: Pool, node: str, run: str, outcome: str) -> bool:
+    """Whether a run says what became of a node that another one has ended since: DONE of what that found broken, or
+    FAILED of what that has done, in a rollout in which the first takes no part any more."""
+    slot, opened = pool.slots.get(node), pool.rollout
+    if outcome == DONE:
+        return slot is not None and slot.state == FAILED and slot.run != run
+    return outcome == FAILED and slot is None and opened is not None and node in opened.done and not _takes_part(
+        pool, run)
 
 
 def _takes_part(pool: Pool, run: str) -> bool:
@@ -450,13 +491,16 @@ def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
     return replace(pool, slots=slots, claims=claims, canaries=canaries)
 
 
-def settled(record: Record, pool_name: str, nodes: Iterable[str], is_over: Callable[[str], bool]) -> Record:
+def settled(record: Record, pool_name: str, over: Mapping[str, Slot]) -> Record:
     """With nodes that are back in service, and need nothing: what runs hold of them that are over is free. What has
-    failed there stays so."""
+    failed there stays so.
+
+    over: {node: the slot of a run that is over}, as it was when that was seen. One that a run holds since stays.
+    """
     pool = record.pool(pool_name)
-    held = {node: pool.slots[node] for node in nodes if node in pool.slots}
-    return record.but(pool_name, replace(pool, slots=_with(pool.slots, {
-        node: slot.earlier_failure for node, slot in held.items() if slot.state == WORKING and is_over(slot.run)})))
+    free = {node: slot.earlier_failure for node, slot in pool.slots.items() if slot.state == WORKING
+            and node in over and (slot.run, slot.since) == (over[node].run, over[node].since)}
+    return record.but(pool_name, replace(pool, slots=_with(pool.slots, free)))
 
 
 def standing(
@@ -465,14 +509,18 @@ def standing(
 ) -> Tuple[Rollout, Present]:
     """The rollout with hosts, nodes and limits as they are, and how things stand."""
     hosts = hosts_now(rollout, pool, nodes)
-    policy = rollout.policy
-    if pool.limit:
-        limits = policy_of({"limit": pool.limit, "domain_limit": pool.domain_limit or None})
+    policy, limits = rollout.policy, _limits_of(pool)
+    if limits is not None:
         policy = replace(policy, limit=limits.limit, domain_limit=limits.domain_limit)
     caps = record.caps.get(pool_name, {})
     cap = policy_of({name: value for name, value in caps.items() if value})
     current = renewed(rollout, hosts, policy, (cap.limit if caps.get("limit") else None, cap.domain_limit))
     return current, _present(pool, asking, current, nodes, is_alive)
+
+
+def _limits_of(pool: Pool) -> Optional[Policy]:
+    """The limits of the open rollout; None before the first one."""
+    return policy_of({"limit": pool.limit, "domain_limit": pool.domain_limit or None}) if pool.limit else None
 
 
 def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> Dict[str, Host]:
@@ -546,6 +594,26 @@ def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Option
             if is_held(pool, node, run) and not pool.slots[node].begun}
 
 
+def _is_at_work(pool: Pool, rollout: Rollout, unit: Unit, nodes: Mapping[str, NodeState]) -> bool:
+    """Whether the change of a unit has begun, so that it goes on to its end: a node of it is out of service for us, or
+    back."""
+    of_unit = {rollout.hosts[name].node for name in unit.hosts}
+    return any(nodes[node].ours for node in of_unit if node in nodes) or (
+        pool.rollout is not None and not of_unit.isdisjoint(pool.rollout.done))
+
+
+def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
+    """Without the places that a run has for a unit with which it has not begun. What another one had begun there before
+    is nobody's."""
+    given: Dict[str, Optional[Slot]] = {}
+    for host in (rollout.hosts[name] for name in unit.hosts):
+        if is_held(pool, host.node, run):
+            slot = pool.slots[host.node]
+            given[host.node] = replace(slot, run="", confirmed=True) if host.half_done and slot.begun \
+                else slot.earlier_failure
+    return replace(pool, slots=_with(pool.slots, given))
+
+
 def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
     """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
     are asked about anew, as what has come about meanwhile counts for them."""
@@ -576,6 +644,8 @@ def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Option
             why[name] = slot.reason
         elif name != asking.host and of_run.run == asking.run and of_run.reason:
             why[name] = of_run.reason
+        elif name in asking.untold:
+            why[name] = "nobody could tell it whether it may begin"
     return incomplete(unit.name, why) if why else None
 
 
@@ -646,10 +716,10 @@ def _counts(claim: Claim, now: datetime) -> bool:
     return now - claim.asked < CLAIM
 
 
-def _notes(before: Pool, pool: Pool, rollout: Rollout) -> Tuple[str, ...]:
-    wanted = (str(rollout.policy.limit), "" if rollout.policy.domain_limit is None else str(
-        rollout.policy.domain_limit))
-    if before.rollout is None or (pool.limit, pool.domain_limit) == wanted:
+def notes_of(pool: Pool, policy: Policy) -> Tuple[str, ...]:
+    """What who joins an open rollout should know."""
+    if (pool.limit, pool.domain_limit) == (str(policy.limit), "" if policy.domain_limit is None else str(
+            policy.domain_limit)):
         return ()
     return ("the limits of the open rollout count, %s in all%s, and not those of this run" % (
         pool.limit, " and %s of a domain" % pool.domain_limit if pool.domain_limit else ""),)
@@ -664,6 +734,7 @@ def _present(
     policies = {host.policy for host in rollout.of_run.values() if host.plan}
     soak, now = rollout.policy.soak, asking.now
     in_progress: Set[str] = set()
+    elsewhere: Set[str] = set()
     half_done: Set[str] = set()
     canaries: Set[str] = set()
     failed: Dict[str, str] = {}
@@ -677,27 +748,36 @@ def _present(
             continue
         if works:
             in_progress.add(name)
+            elsewhere.update([name] if slot.run != asking.run else ())
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
         elif stands.state == WORKING:
             half_done.add(name)
-        elif stands.policy in policies:
+        elif any(is_of_one_policy(stands.policy, each) for each in policies):
             failed[name] = stands.reason
             canaries.update([name] if stands.proofs else ())
         else:
             otherwise[name] = stands.reason
+    # What another run is changing may be out of reach for a while, as for a reboot
+    unreachable = {name for name, host in rollout.of_run.items()
+                   if name in asking.unreachable or not host.reachable} - elsewhere
     half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
     done = {names[node] for node in opened.done if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
-    unhealthy = worse_off(asking.signs, done, waiting)
     # Those of earlier runs that this one is to change anew are no measure of what it does
     wanted = {host.proof for host in rollout.of_run.values() if host.plan}
     earlier = (*opened.before, *(told.node for proof, told in pool.proofs.items() if proof in wanted))
-    for node in (*opened.done, *(node for node in earlier if names.get(node) not in of_units)):
+    changed = {names[node]: node for node in (*earlier, *opened.done)
+               if node in opened.done or names.get(node) not in of_units if node in names}
+    found = worse_off({**asking.signs, **{name: pool.signs[node] for name, node in changed.items()
+                                          if node in pool.signs}}, list(changed), waiting)
+    unhealthy = dict(found)
+    for name, node in changed.items():
         state = nodes.get(node)
         if state is not None and not (state.ready and not state.unhealthy):
-            unhealthy.setdefault(names[node], state.unhealthy or "its Node is not Ready")
+            unhealthy.setdefault(name, state.unhealthy or "its Node is not Ready")
     passed: Set[str] = set()
+    disproved: Set[str] = set()
     soaking: Dict[str, datetime] = {}
     watched: Dict[str, datetime] = {}
     for proof, told in pool.proofs.items():
@@ -707,18 +787,19 @@ def _present(
             proving.setdefault(proof, "%s, which is changed, and watched until %s" % (name, instant_text(until)))
         elif name in unhealthy:
             proving.setdefault(proof, "%s, which is changed and not healthy: %s" % (name, unhealthy[name]))
+            disproved.update([proof] if name in found else ())
         else:
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
-        left=frozenset(names[node] for node, left in opened.left.items()
-                       if node in names and left.run in ("", asking.run)), failed=failed,
-        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy,
+        left=asking.untold.union(names[node] for node, left in opened.left.items()
+                                 if node in names and left.run in ("", asking.run)), failed=failed,
+        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
         not_ready=frozenset(names[state.name] for state in nodes.values() if not state.ready),
-        unreachable=asking.unreachable | {name for name, host in rollout.of_run.items() if not host.reachable},
-        passed=frozenset(passed), proving=proving, soaking=soaking, watched=watched,
+        unreachable=frozenset(unreachable),
+        passed=frozenset(passed), proving=proving, disproved=frozenset(disproved), soaking=soaking, watched=watched,
         claims={part: claim.unit for part, claim in pool.claims.items() if _counts(claim, now)},
         canaries=frozenset(name for name, claim in pool.canaries.items() if _counts(claim, now)),
         patience_is_over=asking.patience_is_over,
@@ -798,30 +879,34 @@ def _written_pool(pool: Pool) -> Dict[str, Any]:
 
 
 def _read_pool(data: Mapping[str, Any]) -> Pool:
-    return Pool(
-        limit=data["limit"], domain_limit=data["domain_limit"], rollout=_read_rollout(data["rollout"]),
-        slots={node: _read_slot(slot) for node, slot in data["slots"].items()},
-        proofs={proof: Proof(told["node"], _read_instant(told["at"])) for proof, told in data["proofs"].items()},
-        claims=_read_claims(data["claims"]),
+    pool = Pool(**{
+        **data, "rollout": _read_rollout(data["rollout"]),
+        "slots": {node: _read_slot(slot) for node, slot in data["slots"].items()},
+        "proofs": {proof: Proof(**{**told, "at": _read_instant(told["at"])}) for proof, told in data["proofs"].items()},
+        "claims": _read_claims(data["claims"]),
         # One of an earlier release has none
-        canaries=_read_claims(data.get("canaries", {})),
-        seconds={kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
-        last=_read_rollout(data.get("last")),
-    )
+        "canaries": _read_claims(data.get("canaries", {})),
+        "seconds": {kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
+        "last": _read_rollout(data.get("last")),
+        "signs": {node: tuple(found) for node, found in data.get("signs", {}).items()},
+    })
+    # Refused as the record's: where they are refused later, they look as if the user had set them
+    _limits_of(pool)
+    return pool
 
 
 def _read_rollout(data: Optional[Mapping[str, Any]]) -> Optional[OpenRollout]:
     if data is None:
         return None
     left = data["left"]
-    return OpenRollout(
-        data["aim"], _read_instant(data["since"]),
-        {name: Run(run["controller"], _read_instant(run["since"]), _read_instant(run["seen"]), run.get("seconds", 0))
-         for name, run in data["runs"].items()},
-        _read_instants(data["done"]),
+    return OpenRollout(**{
+        **data, "since": _read_instant(data["since"]),
+        "runs": {name: Run(**{**run, "since": _read_instant(run["since"]), "seen": _read_instant(run["seen"])})
+                 for name, run in data["runs"].items()},
+        "done": _read_instants(data["done"]),
         # One of an earlier release says only which they are
-        {node: Left(**left[node]) for node in left} if isinstance(left, dict) else {node: Left() for node in left},
-        _read_instants(data.get("before", {})))
+        "left": {node: Left(**left[node]) for node in left} if isinstance(left, dict) else dict.fromkeys(left, Left()),
+        "before": _read_instants(data.get("before", {}))})
 
 
 def _read_instants(data: Mapping[str, str]) -> Dict[str, datetime]:
@@ -829,7 +914,7 @@ def _read_instants(data: Mapping[str, str]) -> Dict[str, datetime]:
 
 
 def _read_claims(data: Mapping[str, Any]) -> Dict[str, Claim]:
-    return {what: Claim(claim["unit"], claim["run"], _read_instant(claim["asked"])) for what, claim in data.items()}
+    return {what: Claim(**{**claim, "asked": _read_instant(claim["asked"])}) for what, claim in data.items()}
 
 
 def _read_slot(data: Mapping[str, Any]) -> Slot:

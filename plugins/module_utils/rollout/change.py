@@ -12,6 +12,8 @@ from ..core.plan import Plan, Requirement, Step, digest
 
 # Daemons that start containers, by their units: one is at work
 RUNTIMES = ("containerd", "crio", "docker")
+# Before a capability that has nothing to do
+IDLE = "-"
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Change:
     """What hosts have in common that are changed alike. '' is none or unknown.
 
     digest:      of all that is to be done, '' nothing.
-    policy:      digest of what is asked of those capabilities that have something to do.
+    policy:      what is asked, by capability: 'driver=0123456789abcdef -mig=89abcdef01234567', with a '-' before those
+                 that have nothing to do. So it is known again when part of it is done: see is_of_one_policy().
     board:       the GPUs, as '8 x 10de:2330'.
     system:      distribution and architecture.
     runtime:     what starts containers.
@@ -50,7 +53,8 @@ def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cli
     boards = Counter("10de:%s" % gpu.device_id for gpu in before.gpus)
     return Change(
         digest=digest(promise) if parts else "",
-        policy=digest({name: value for name, value in plan.policies.items() if name in concerned}) if parts else "",
+        policy=" ".join("%s%s=%s" % ("" if name in concerned else IDLE, name, value)
+                        for name, value in sorted(plan.policies.items())),
         board=", ".join("%d x %s" % (number, name) for name, number in sorted(boards.items())),
         system=" ".join(filter(None, ("-".join(filter(None, (before.os_id, before.os_version))), before.arch))),
         runtime=runtime,
@@ -58,6 +62,24 @@ def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cli
         driver_to=after.driver_boots or after.driver_installed,
         clique=next(iter(sorted(cliques)), "") if before.imex else "",
     )
+
+
+def concerned_by(policy: str) -> str:
+    """What a policy asks of the capabilities that have something to do; '' where there is none."""
+    return " ".join(part for part in policy.split() if not part.startswith(IDLE))
+
+
+def asked_by(policy: str) -> str:
+    """What a policy asks, whatever is done of it."""
+    return " ".join(part[len(IDLE):] if part.startswith(IDLE) else part for part in policy.split())
+
+
+def is_of_one_policy(one: str, other: str) -> bool:
+    """Whether the same is asked of every capability that has something to do in one of the two. What a change that
+    ended half way, or was rolled back, has left concerns fewer of them, or others, and is of its policy."""
+    concerned = {part.partition("=")[0] for policy in (one, other) for part in concerned_by(policy).split()}
+    asked, before = (dict(part.partition("=")[::2] for part in asked_by(policy).split()) for policy in (one, other))
+    return all(asked.get(name) == before.get(name) for name in concerned)
 
 
 def runtime_of(services: Mapping[str, str]) -> str:

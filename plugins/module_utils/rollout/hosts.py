@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 
-from ..core.plan import Disruption, digest
+from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
 from .budget import FAILED, IsAlive, NodeState, Pool, Slot
+from .change import asked_by, concerned_by, is_of_one_policy
 from .model import Host, Kind
 from .policy import Policy
 
@@ -48,7 +49,6 @@ def host_of(
     kind = Kind(**{name: str(change.get(name) or "") for name in _OF_KIND})
     refusals = (told or {}).get("refusals") or ()
     asked = str(change.get("policy") or "")
-    expected = pool.expected(str(kind))
     return Host(
         name=known.name,
         node=known.node,
@@ -69,16 +69,24 @@ def host_of(
         failed=_failed(slot, asked, told is not None and not refusals),
         refusal=Refusal.from_dict(refusals[0]) if refusals else None,
         in_service=slot.counts if slot is not None else state.in_service if state is not None else not known.node,
-        seconds=expected if expected is not None else int(policy.expected_duration.total_seconds()),
+        seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
+
+
+def aim_of(hosts: Iterable[Host]) -> str:
+    """What runs have in common that bring hosts to the same. Those count too where nothing is left to be done: who goes
+    on where a run has ended has its aim."""
+    return digest(sorted({canonical([host.kind.driver_to, asked_by(host.policy)]) for host in hosts if host.policy}))
 
 
 def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
     that is refused says why itself."""
     stood = None if slot is None else slot.without_its_run
-    if stood is None or stood.state != FAILED or not (stood.policy == policy or (is_planned and not policy)):
+    if stood is None or stood.state != FAILED:
+        return ""
+    if not (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
         return ""
     return stood.reason or "no reason was told"
 

@@ -14,6 +14,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from ..core.plan import Disruption
 from ..core.refusal import Refusal
+from .change import concerned_by
 from .policy import Policy, policy_of
 
 SCHEMA = "gpuops.nvidia/rollout/v1"
@@ -46,7 +47,7 @@ class Host:
 
     node:        name of its Node, there already or to come; '' where it is to be in no cluster.
     plan:        digest of what its plan does, the same for hosts to which the same is done; '' is nothing to do.
-    policy:      digest of what is asked of it, as far as its plan has to do with it.
+    policy:      what is asked of it, as Change.policy has it.
     disruption:  the highest of its plan.
     domain:      what fails together with it (a rack, a zone); hosts of which that is not known are in one, ''.
     clique:      its IMEX domain, '' none.
@@ -101,7 +102,7 @@ class Host:
     @property
     def proof(self) -> str:
         """What a canary proves that it stands for: this policy, on this kind."""
-        return "%s: %s" % (self.policy, self.kind)
+        return "%s: %s" % (concerned_by(self.policy), self.kind)
 
     def to_dict(self) -> Dict[str, Any]:
         told = {name: value for name, value in self.__dict__.items() if value != _DEFAULTS.get(name)}
@@ -243,12 +244,14 @@ class Present:
     failed_before:    the same by another policy: they keep their places, and say nothing of this one.
     failed_canaries:  those of failed that were to prove the change.
     unhealthy:        {changed host: what is wrong with it since}.
+    found:            those of unhealthy of which checks have found something: a person takes it away, or their change.
     cordoned:         {host: who took it out of service}, where that was not us.
     marked:           {host: the mark of another manager}: it is not begun with, and takes no place.
     not_ready:        hosts whose Node is not Ready.
     unreachable:      hosts that could not be reached.
     passed:           Host.proof of all for which a canary has gone well, its soak included.
     proving:          {Host.proof: who proves it now}.
+    disproved:        those of proving whose canary checks have found something of.
     soaking:          {host that was a canary: until when it is watched}.
     watched:          {Host.proof: until when the canary that is to prove it is watched}.
     claims:           {part of the fleet: the unit that waits for places there before all others}.
@@ -266,12 +269,14 @@ class Present:
     failed_before: Mapping[str, str] = field(default_factory=dict)
     failed_canaries: FrozenSet[str] = frozenset()
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    found: FrozenSet[str] = frozenset()
     cordoned: Mapping[str, str] = field(default_factory=dict)
     marked: Mapping[str, str] = field(default_factory=dict)
     not_ready: FrozenSet[str] = frozenset()
     unreachable: FrozenSet[str] = frozenset()
     passed: FrozenSet[str] = frozenset()
     proving: Mapping[str, str] = field(default_factory=dict)
+    disproved: FrozenSet[str] = frozenset()
     soaking: Mapping[str, datetime] = field(default_factory=dict)
     watched: Mapping[str, datetime] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)

@@ -103,8 +103,19 @@ def decide(rollout: Rollout, present: Present, asking: Optional[Collection[str]]
     return _Standing(rollout, present).decision(asking)
 
 
+def decide_again(rollout: Rollout, present: Present, unit: Unit) -> Decision:
+    """Whether a unit that has its places, and has not begun, may begin still.
+
+    A rollout that was stopped since keeps it from that, what others have come to do with its nodes, and its window;
+    places and canaries do not, as it has what others wait for.
+    """
+    return _Standing(rollout, present).again(unit)
+
+
 def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
-    """What a host waits for that no budget limits: its window. None where that is open."""
+    """What a host waits for that no budget limits: its window. None where that is open, or it waits for nobody."""
+    if name in rollout.beside:
+        return None
     answer = _Clock(rollout.hosts, rollout.policy, now).answer([name])
     if answer.allowed:
         return None
@@ -165,8 +176,7 @@ def failed_before(host: Host, reason: str) -> Refusal:
         "rollout.failed_before",
         found="the change of %s has failed before: %s" % (_named(host), reason),
         wanted="a host that a person has looked at since",
-        remedy="find the cause, free it (module gpu_rollout, `state` ended, `outcome` freed), and run again; another "
-               "policy is another change",
+        remedy="find the cause, free it, and run again; another policy is another change",
     )
 
 
@@ -252,7 +262,8 @@ def _without_window(unit: Unit, clock: _Clock) -> Optional[Refusal]:
         "rollout.no_window",
         found="%s: %s" % (unit.name, answer.why),
         wanted="a maintenance window for all its hosts that is as long as the change",
-        remedy="lengthen a window of `windows`, or let one hold for the groups of these hosts",
+        remedy="lengthen a window of `windows`, let one hold for the groups of these hosts, or say by "
+               "`expected_duration` how long the change takes at most",
         option="windows",
     )
 
@@ -297,7 +308,7 @@ def _canaries(
     blocks: Sequence[Sequence[Unit]], hosts: Mapping[str, Host], passed: FrozenSet[str], seed: str
 ) -> Dict[int, List[Kind]]:
     """{number of a block: the kinds that it is the canary of}. A host that is Ready and has few jobs is a good one."""
-    kinds_of = [{(host.kind, host.policy) for host in _hosts_of(block, hosts) if host.proof not in passed}
+    kinds_of = [{(host.kind, host.proof) for host in _hosts_of(block, hosts) if host.proof not in passed}
                 for block in blocks]
     candidates = sorted(range(len(blocks)), key=lambda number: (
         any(not host.ready for host in _hosts_of(blocks[number], hosts)), _key(_hosts_of(blocks[number], hosts), seed)))
@@ -399,11 +410,12 @@ class _Standing:
         self._active: Set[str] = {*self._slots.in_progress, *self._slots.failed}
         self._out: Set[str] = {*self._active, *self._slots.half_done, *self._slots.unhealthy, *self._slots.cordoned,
                                *self._slots.not_ready, *self._slots.unreachable}
-        # What ends by itself
-        self._passing: Set[str] = set(self._slots.in_progress)
-        # What only a person ends. A node that is not Ready, or not well after its change, may come back; what is half
-        # done is taken over by the run that has its host
-        self._lasting = self._out.intersection({*self._failed, *present.cordoned, *present.unreachable}) - self._passing
+        # What ends by itself: nothing that went out of reach in the middle of it
+        self._passing: Set[str] = set(self._slots.in_progress) - present.unreachable
+        # What only a person ends. A node that is not Ready, or offers too little after its change, may come back; what
+        # is half done is taken over by the run that has its host
+        self._lasting = self._out.intersection({
+            *self._failed, *present.cordoned, *present.unreachable, *present.found}) - self._passing
         self._busy: Dict[str, str] = {}
         # Those that stay so until a person has seen to them
         self._broken: Set[str] = set()
@@ -437,6 +449,10 @@ class _Standing:
             else:
                 waiting.append(found)
         return Decision(self._stopped, tuple(may_start), tuple(waiting), tuple(under_way), tuple(over), self._slots)
+
+    def again(self, unit: Unit) -> Decision:
+        found = self._kept_from(unit) or self._closed(unit)
+        return Decision(self._stopped, () if found else (unit,), (found,) if found else (), (), (), self._slots)
 
     def _failed_now(self, name: str) -> bool:
         """One that failed by another policy may be tried by this one."""
@@ -493,41 +509,71 @@ class _Standing:
             if host.group and self._failed_now(name):
                 self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
                 self._broken.add(_group_text(host))
-            elif host.group and name in self._present.in_progress:
-                self._busy.setdefault(_group_text(host), "%s is in progress" % name)
-            elif host.group and name in self._present.unhealthy:
-                self._busy.setdefault(_group_text(host), "%s is changed and not healthy: %s" % (
-                    name, self._present.unhealthy[name]))
+            elif host.group and name in {*self._present.in_progress, *self._present.unhealthy}:
+                cause, why = self._not_over(name)
+                self._busy.setdefault(_group_text(host), "%s %s" % (name, why))
+                self._broken.update([_group_text(host)] if cause is Cause.person else ())
+
+    def _not_over(self, name: str) -> Tuple[Cause, str]:
+        """How it stands with a host that is being changed, or was and is not well."""
+        present = self._present
+        if name in present.in_progress and name in present.unreachable:
+            return Cause.person, "is in progress, and cannot be reached any more"
+        if name in present.in_progress:
+            return Cause.canary, "is in progress"
+        return (Cause.person if name in present.found else Cause.canary,
+                "is changed and not healthy: %s" % present.unhealthy[name])
 
     def _canaries(self) -> List[Unit]:
         return [unit for unit in self._rollout.units
                 if unit.place is Place.canary and not self._present.left.issuperset(unit.hosts)]
 
-    def _canary_awaited(self) -> str:
-        """The first canary that has not gone well yet, in words; '' none. One that asks is waited for, however long."""
+    def _canary_awaited(self) -> Optional[Tuple[Cause, str]]:
+        """Why the first canary that has not gone well yet keeps others waiting. One that asks is waited for, however
+        long."""
         present = self._present
         for unit in self._canaries():
             for name in unit.hosts:
-                if name in present.unhealthy:
-                    return "%s, which is changed and not healthy: %s" % (unit.name, present.unhealthy[name])
+                if name in present.unhealthy or (name in present.in_progress and name not in present.soaking):
+                    cause, why = self._not_over(name)
+                    return cause, "%s, which %s" % (unit.name, why)
                 if name in present.soaking:
-                    return "%s, which is changed, and watched until %s" % (
+                    return Cause.canary, "%s, which is changed, and watched until %s" % (
                         unit.name, instant_text(present.soaking[name]))
-                if name in present.in_progress:
-                    return "%s, which is in progress" % unit.name
                 if not (name in present.done or name in present.left
                         or (present.patience_is_over and unit.name not in present.canaries)
                         or self._rollout.hosts[name].proof in self._proved):
-                    return "%s, which is not changed yet" % unit.name
-        return ""
+                    return Cause.canary, "%s, which is not changed yet" % unit.name
+        return None
 
-    def _cause(self, unit: Unit, canary: str) -> Optional[Waiting]:
+    def _cause(self, unit: Unit, canary: Optional[Tuple[Cause, str]]) -> Optional[Waiting]:
         """What it waits for; None where it may begin."""
+        found = self._kept_from(unit)
+        if found is not None:
+            return found
+        present = self._present
+        # Nobody waits for another one who could not begin after it
+        kept = self._closed(unit) or self._kept_by_a_person(unit)
+        if kept is not None:
+            return kept
+        if canary is not None and unit.place is Place.in_order:
+            cause, why = canary
+            return self._waiting(unit, cause, "waits for the canary %s" % why, self._watched)
+        for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
+            if proof in self._proving:
+                return self._waiting(
+                    unit, Cause.person if proof in present.disproved else Cause.canary,
+                    "waits for another canary of its kind, %s" % self._proving[proof], present.watched.get(proof))
+        if unit.one_by_one in self._busy:
+            return self._waiting(unit, Cause.group, self._told_of_group(unit))
+        return self._room_for(unit)
+
+    def _kept_from(self, unit: Unit) -> Optional[Waiting]:
+        """What keeps it from beginning whether it has places or not."""
         if self._stopped:
             return self._waiting(unit, Cause.stopped, "; ".join(refusal.found for refusal in self._stopped))
         present = self._present
-        left = [name for name in unit.hosts if name not in present.done and name not in present.left]
-        for name in left:
+        for name in self._left(unit):
             if name in present.cordoned:
                 return self._waiting(unit, Cause.others, "%s was taken out of service by %s" % (
                     name, present.cordoned[name]))
@@ -536,29 +582,32 @@ class _Standing:
                     name, present.marked[name]))
             if name in present.unreachable:
                 return self._waiting(unit, Cause.unreachable, "%s cannot be reached" % name)
-        if canary and unit.place is Place.in_order:
-            return self._waiting(unit, Cause.canary, "waits for the canary %s" % canary, self._watched)
-        for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
-            if proof in self._proving:
-                return self._waiting(unit, Cause.canary, "waits for another canary of its kind, %s" % (
-                    self._proving[proof]), present.watched.get(proof))
-        if unit.one_by_one in self._busy:
-            cause = Cause.person if unit.one_by_one in self._broken else Cause.group
-            return self._waiting(unit, cause, "%s is changed host by host, and %s" % (
-                unit.one_by_one, self._busy[unit.one_by_one]))
-        answer = self._clock.answer(left)
-        if not answer.allowed:
-            return self._waiting(unit, Cause.window, answer.why, answer.opens)
-        return self._room_for(unit)
+        return None
 
-    def _room_for(self, unit: Unit) -> Optional[Waiting]:
-        parts = list(self._parts(self._needed(unit)))
-        for part, names, limit in parts:
+    def _closed(self, unit: Unit) -> Optional[Waiting]:
+        answer = self._clock.answer(self._left(unit))
+        return None if answer.allowed else self._waiting(unit, Cause.window, answer.why, answer.opens)
+
+    def _left(self, unit: Unit) -> List[str]:
+        return [name for name in unit.hosts if name not in self._present.done and name not in self._present.left]
+
+    def _told_of_group(self, unit: Unit) -> str:
+        return "%s is changed host by host, and %s" % (unit.one_by_one, self._busy[unit.one_by_one])
+
+    def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
+        """Where its group, or the room for it, waits for a person."""
+        if unit.one_by_one in self._broken:
+            return self._waiting(unit, Cause.person, self._told_of_group(unit))
+        for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)
             if not _fits(names, lasting & self._active, lasting, limit):
                 return self._waiting(unit, Cause.person, "%s; %s" % (
                     self._told(part, names, limit), "a person has to see to %s" % some(sorted(lasting))
                     if lasting else "it is larger than that limit"))
+        return None
+
+    def _room_for(self, unit: Unit) -> Optional[Waiting]:
+        parts = list(self._parts(self._needed(unit)))
         for part, _names, _limit in parts:
             if self._first.get(part, unit.name) != unit.name:
                 return self._waiting(unit, Cause.turn, "%s is before it, and waits for places" % self._first[part])

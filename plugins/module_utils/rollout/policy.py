@@ -87,6 +87,14 @@ class Policy:
     windows: Windows = Windows()
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    def expected(self, told: Optional[int]) -> int:
+        """Seconds that the change of a host takes. told: by those of its kind, which a user's word limits: one that was
+        slow keeps no other out of every window then."""
+        said = int(self.expected_duration.total_seconds())
+        if told is None:
+            return said
+        return min(told, said) if "expected_duration" in self.given else told
+
     def mode(self, group: str) -> str:
         return self.unit_modes.get(group, self.unit_mode)
 

@@ -296,7 +296,8 @@ def _removal(observation: Observation, facts: HostFacts) -> List[Step]:
     if observation.removable:
         # What was stopped may be the driver's: apt removes nothing before it is finished
         steps += torn.steps_before_removal(
-            NAME, observation.unfinished, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
+            NAME, observation.unfinished, Disruption.driver_reload if facts.driver_loaded else Disruption.none,
+            observation.removable)
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
                                    manager="apt", request=dict(observation.removable), purge=True, all_of_ours=True,

@@ -125,7 +125,7 @@ class Bed:
         """As docs/custody.md has an admin put a node back into service that no run has any more, but for its Lease."""
         self.uncordon()
         self.write("kubectl-annotate", annotations=dict.fromkeys(
-            (CORDONED_BY, CORDON_REASON, claims.OFFERS, claims.SCALE_DOWN_DISABLED)))
+            (CORDONED_BY, CORDON_REASON, claims.OFFERS, claims.SCALE_DOWN_DISABLED, claims.DO_NOT_DISRUPT)))
 
     def write(self, manager: str, **metadata: Any) -> None:
         """Labels or annotations, by their names as they are."""

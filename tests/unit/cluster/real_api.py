@@ -7,14 +7,17 @@ What depends on how the server itself answers writers side by side is tested aga
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Sequence
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from gpulab.parts.registry import workshop
@@ -22,54 +25,105 @@ from gpulab.pki import Authority
 from gpulab.processes import Daemon, wait_for
 
 READY_SECONDS = 90.0
+# What a server that is told to end may take over the requests that it has
+LEAVE_SECONDS = 20.0
+# Of its log, in MiB, before the server begins another file
+AUDIT_MIB = 20000
 
 
 class RealApi:
-    """Running from start() to stop(). kubeconfig: of one who may do everything."""
+    """Running from start() to stop().
 
-    def __init__(self, directory: Path) -> None:
+    kubeconfig: of one who may do everything.
+    audit_log:  what the server has been asked about `audited` resources, with the objects that it answered with.
+    """
+
+    def __init__(self, directory: Path, audited: Sequence[str] = ()) -> None:
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
+        self.audit_log = directory / "audit.log"
+        self._audited = list(audited)
         self._authority = Authority(directory / "pki")
-        self._etcd, self._server = (Daemon(name, directory) for name in ("etcd", "kube-apiserver"))
+        self._etcd, self._server, self._manager = (
+            Daemon(name, directory) for name in ("etcd", "kube-apiserver", "kube-controller-manager"))
+        self._serve: List[str] = []
+        self._url = ""
 
     def start(self) -> None:
-        program = workshop().build("kubernetes") / "bin" / "kubernetes"
         pki = self._authority
         pki.create()
         pki.signing_key("service-accounts")
         served = pki.issue("server", "kube-apiserver", alternatives=("DNS:localhost", "IP:127.0.0.1"))
         client, peer, secure = free_ports(3)
-        url = "https://127.0.0.1:%d" % secure
-        pki.kubeconfig(self.kubeconfig, url, pki.issue("admin", "admin", "system:masters"), "admin")
+        self._url = "https://127.0.0.1:%d" % secure
+        pki.kubeconfig(self.kubeconfig, self._url, pki.issue("admin", "admin", "system:masters"), "admin")
         etcd, peers = ("http://127.0.0.1:%d" % port for port in (client, peer))
         self._etcd.start([
             "etcd", "--name=test", "--data-dir=%s" % (self.directory / "etcd-data"), "--listen-client-urls=" + etcd,
             "--advertise-client-urls=" + etcd, "--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
             "--initial-cluster=test=" + peers, "--unsafe-no-fsync"])
-        self._server.start([
-            program, "kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=127.0.0.1",
+        self._serve = [
+            program(), "kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=127.0.0.1",
             "--secure-port=%d" % secure, "--service-cluster-ip-range=10.96.0.0/16",
             "--tls-cert-file=%s" % served.certificate, "--tls-private-key-file=%s" % served.key,
             "--client-ca-file=%s" % pki.certificate, "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=%s" % (pki.directory / "service-accounts.key"),
-            "--service-account-signing-key-file=%s" % (pki.directory / "service-accounts.key")])
-        context = ssl.create_default_context(cafile=str(pki.certificate))
+            "--service-account-signing-key-file=%s" % (pki.directory / "service-accounts.key"), *self._auditing()]
+        self._start_server()
+
+    def _auditing(self) -> List[str]:
+        if not self._audited:
+            return []
+        policy = self.directory / "audit-policy.json"
+        policy.write_text(json.dumps({
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
+                {"level": "None", "verbs": ["get", "list", "watch"]},
+                {"level": "RequestResponse", "resources": [
+                    {"group": "", "resources": [name, name + "/*"]} for name in self._audited]},
+                {"level": "None"}]}))
+        return ["--audit-policy-file=%s" % policy, "--audit-log-path=%s" % self.audit_log,
+                "--audit-log-maxsize=%d" % AUDIT_MIB]
+
+    def _start_server(self) -> None:
+        self._server.start(self._serve)
+        context = ssl.create_default_context(cafile=str(self._authority.certificate))
 
         def ready() -> bool:
             assert self._server.pid is not None, self._server.log_tail()
             try:
-                with urllib.request.urlopen(url + "/readyz", timeout=2, context=context) as answer:
+                with urllib.request.urlopen(self._url + "/readyz", timeout=2, context=context) as answer:
                     return bool(answer.status == 200)
             except (OSError, urllib.error.URLError):
                 return False
 
-        wait_for("API server at %s" % url, ready, READY_SECONDS, str(self._server.log_file))
+        wait_for("API server at %s" % self._url, ready, READY_SECONDS, str(self._server.log_file))
+
+    def manage(self, *controllers: str) -> None:
+        """Run these of Kubernetes' own controllers."""
+        self._manager.start([
+            program(), "kube-controller-manager", "--kubeconfig=%s" % self.kubeconfig, "--leader-elect=false",
+            "--secure-port=0", "--controllers=" + ",".join(controllers)])
+
+    def restart(self, seconds: float) -> None:
+        """Away for so long at least, as a control plane that is upgraded; what it has begun it ends first."""
+        self._server.stop(LEAVE_SECONDS)
+        time.sleep(seconds)
+        self._start_server()
+
+    def hang(self, seconds: float) -> None:
+        """Accept and answer nothing for so long."""
+        pid = self._server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        for daemon in (self._server, self._etcd):
+        for daemon in (self._manager, self._server, self._etcd):
             daemon.stop(seconds=0.2)
 
     def client(self) -> Client:
@@ -78,8 +132,7 @@ class RealApi:
     def user(self, name: str, *rules: Dict[str, Any]) -> Path:
         """A kubeconfig of a user with these rules of RBAC."""
         path = self.directory / ("%s.kubeconfig" % name)
-        url = str(json.loads(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
-        self._authority.kubeconfig(path, url, self._authority.issue("user-" + name, name), name)
+        self._authority.kubeconfig(path, self._url, self._authority.issue("user-" + name, name), name)
         rbac, client = "/apis/rbac.authorization.k8s.io/v1", self.client()
         client.create(rbac + "/clusterroles", {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
@@ -136,6 +189,10 @@ def watched(server: RealApi, path: str, seconds: int = 300) -> Iterator[List[Dic
     server.client().patch(path, {"metadata": {"annotations": {"over": "true"}}})
     thread.join(30)
     assert not thread.is_alive()
+
+
+def program() -> str:
+    return str(workshop().build("kubernetes") / "bin" / "kubernetes")
 
 
 def free_ports(number: int) -> List[int]:

@@ -19,12 +19,14 @@ from real_api import RealApi, node, watched
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import (
     NAME,
     OTHERS,
+    OUTAGE_SECONDS,
     PATIENCE_SECONDS,
+    WRITE_SECONDS,
     Budget,
     NodeReading,
     node_state,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import NO_ANSWER, Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
@@ -302,9 +304,9 @@ def test_a_wait_has_a_limit_and_says_for_whom_and_since_when(real: RealApi, name
     rollout = rollout_of(hosts(2), limit=1)
     budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
     budget, clock = waiting(real, namespace)
-    told: List[Answer] = []
+    told: List[str] = []
     answer = budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 60, 10, told.append)
-    assert not answer.may_start and 60 <= clock.passed < 75 and len(told) == 1
+    assert not answer.may_start and 60 <= clock.passed < 75 and answer.waiting and told == [answer.waiting.why]
     assert answer.waiting is not None and answer.waiting.since == NOW
     assert answer.waiting.why == "needs 1, and in all there are 0 of 1 free; 1 in progress (h0)"
 
@@ -324,6 +326,111 @@ def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> Non
         return asking("h1", "a", now, over)
 
     assert budget.wait(at, rollout, 60, 10).may_start and len(asked) == 3
+
+
+class Away(Client):
+    """A client of a server that is away between two times of a clock."""
+
+    def __init__(self, kubeconfig: Path, clock: Clock, begins: float, ends: float) -> None:
+        super().__init__(Connection(kubeconfig=str(kubeconfig)))
+        self._time, self._begins, self._ends = clock, begins, ends
+
+    def _ask(self) -> None:
+        if self._begins <= self._time.passed < self._ends:
+            raise GpuOpsError(NO_ANSWER, "the Kubernetes API server does not answer", "an answer", "see to it")
+
+    def find(self, path: str) -> Optional[Dict[str, Any]]:
+        self._ask()
+        return super().find(path)
+
+    def items(self, *arguments: Any, **options: Any) -> List[Any]:
+        self._ask()
+        return super().items(*arguments, **options)
+
+
+def away(real: RealApi, namespace: str, begins: float, ends: float) -> Tuple[Budget, Clock]:
+    clock = Clock()
+    return budget_of(Away(real.kubeconfig, clock, begins, ends), namespace, now=clock.now, clock=clock.clock,
+                     sleep=clock.sleep), clock
+
+
+def test_a_wait_goes_on_through_an_outage_of_the_server_and_says_so(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), limit=1)
+    budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
+    budget, clock = away(real, namespace, 20, 500)
+    told: List[str] = []
+    answer = budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 600, 10, told.append)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.slots and 600 <= clock.passed < 615
+    assert [each.partition(";")[0] for each in told][1:] == ["the Kubernetes API server does not answer"]
+    budget, clock = away(real, namespace, 20, 5000)
+    with pytest.raises(GpuOpsError, match=NO_ANSWER):
+        budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 600, 10)
+    assert 600 <= clock.passed < 625
+
+
+class CutShort(Away):
+    """It is away after its first write, and others take a node then. lost: whether its answer was, too."""
+
+    def __init__(self, real: RealApi, clock: Clock, lost: bool) -> None:
+        super().__init__(real.kubeconfig, clock, 0, 0)
+        self._real, self._lost = real, lost
+
+    def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        answer = super().patch(path, body, dry_run)
+        if "data" in body and not self._ends:
+            cordon(self._real, "n1")
+            self._ends = self._time.passed + 100
+            if self._lost:
+                self._ask()
+        return answer
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_was_reserved_before_an_outage_is_asked_about_anew(real: RealApi, namespace: str, lost: bool) -> None:
+    add_nodes(real, ["n0", "n1"])
+    budget_of(real.client(), namespace).change(lambda record: closed(record, "none", "x"))
+    clock = Clock()
+    budget = budget_of(CutShort(real, clock, lost), namespace, now=clock.now, clock=clock.clock, sleep=clock.sleep)
+    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(2)), 300, 10)
+    assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed >= 100
+    assert "1 cordoned by others (h1)" in answer.waiting.why
+    assert budget_of(real.client(), namespace).read().pool(POOL).slots == {}
+
+
+@pytest.mark.parametrize("ends, is_told", [(OUTAGE_SECONDS - 20, True), (OUTAGE_SECONDS * 2, False)])
+def test_what_has_no_time_to_wait_outlives_a_short_outage(
+    real: RealApi, namespace: str, ends: float, is_told: bool
+) -> None:
+    add_nodes(real, ["n0"])
+    rollout = rollout_of(hosts(1))
+    budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
+    budget, clock = away(real, namespace, 0, ends)
+    if is_told:
+        assert budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 0, 10).may_start
+    budget, clock = away(real, namespace, 0, ends)
+    try:
+        budget.change(lambda record: ended(record, POOL, "n0", "a", DONE, "", NOW), OUTAGE_SECONDS)
+    except GpuOpsError as error:
+        assert error.code == NO_ANSWER and not is_told
+    assert (budget_of(real.client(), namespace).read().pool(POOL).slots == {}) == is_told
+    with pytest.raises(GpuOpsError, match=NO_ANSWER):
+        away(real, namespace, 0, ends)[0].change(lambda record: record)
+
+
+def test_who_stood_still_while_he_wrote_tries_again(real: RealApi, namespace: str) -> None:
+    """Others were faster once, however long ago he began."""
+    budget_of(real.client(), namespace).change(lambda record: closed(record, "none", "x"))
+    clock = Clock()
+
+    def stop(record: Record) -> Record:
+        if clock.passed == 0:
+            clock.passed = 2 * WRITE_SECONDS
+            budget_of(real.client(), namespace).change(lambda there: ended(there, POOL, "n0", "b", FAILED, "x", NOW))
+        return ended(record, POOL, "n1", "a", FAILED, "Xid", NOW)
+
+    budget_of(real.client(), namespace, clock=clock.clock, sleep=clock.sleep).change(stop)
+    assert set(budget_of(real.client(), namespace).read().pool(POOL).slots) == {"n0", "n1"}
 
 
 def test_a_window_that_opens_later_is_not_waited_for(real: RealApi, namespace: str) -> None:

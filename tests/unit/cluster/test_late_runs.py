@@ -3,19 +3,29 @@
 """Runs that are slow, stopped or killed, and what becomes of the places that they hold."""
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import pytest
 from cluster_api import Api
 from cluster_objects import node
-from custody_bed import Killed, kill
+from custody_bed import Killed, Time, kill
 from object_store import Store
+from store_client import StoreClient
 
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import _identity, _Living
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NODES, Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import (
+    NODES,
+    Budget,
+    NodeReading,
+    prove_place,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run, run_called
@@ -25,8 +35,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     CONFIRMING,
     DONE,
+    FAILED,
     LEFT,
     Asking,
+    Pool,
     closed,
     ended,
 )
@@ -55,11 +67,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> List[float]:
 
 
 def there(api: Api, **more: Any) -> None:
-    api.state.store = Store(more={"Node": ("v1", "nodes", False)})
+    api.state.store = store_of(**more)
+
+
+def store_of(**more: Any) -> Store:
+    store = Store(more={"Node": ("v1", "nodes", False)})
     for name in ("gpuops", "team-b"):
-        api.state.store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for name in ("n1", "n2", "n3"):
-        api.state.store.put(node(name, **{"labels": {"nvidia.com/gpu.present": "true"}, **more}), "kubelet")
+        store.put(node(name, **{"labels": {"nvidia.com/gpu.present": "true"}, **more}), "kubelet")
+    return store
 
 
 def client_of(api: Api) -> Client:
@@ -134,10 +151,10 @@ def test_a_run_that_renews_a_lease_is_at_work_wherever_the_record_is_and_however
     change = custody(client, ours, clock)
     change.take("n1", TAKING)
     for _ in range(5):
-        living.look(budget.read().pool(POOL))
+        living.look(lambda: budget.read().pool(POOL))
         clock[0] += 200
         change.renew("n1")
-    living.look(budget.read().pool(POOL))
+    living.look(lambda: budget.read().pool(POOL))
     waiting = budget.ask(asking("n2", "b@c2", "y"), rollout_of(hosts("n2"), limit=2)).waiting
     assert living(named) and waiting is not None and waiting.cause is Cause.rollout
 
@@ -161,10 +178,32 @@ def test_how_long_a_run_may_be_silent_is_its_own_word(client: Client, clock: Lis
     for _ in range(60):
         clock[0] += 10
         ask("n2")
-        living.look(ours.read().pool(POOL))
+        living.look(lambda: ours.read().pool(POOL))
         assert living("a")
     clock[0] += 601
-    living.look(ours.read().pool(POOL))
+    living.look(lambda: ours.read().pool(POOL))
+    assert not living("a")
+
+
+def test_of_an_outage_of_the_server_no_second_counts_against_a_run(client: Client, clock: List[float]) -> None:
+    """Nobody could say that he is at work."""
+    living = _Living(client, "gpuops", (), 600)
+    budget = Budget(client, "gpuops", POOL, NodeReading(), living)
+    assert budget.ask(asking("n1", "a"), rollout_of(hosts("n1"))).may_start
+
+    def away() -> Pool:
+        raise GpuOpsError("cluster.no_answer", "the Kubernetes API server does not answer", "an answer", "see to it")
+
+    for seconds in (0, 400):
+        clock[0] += seconds
+        living.look(lambda: budget.read().pool(POOL))
+    with pytest.raises(GpuOpsError):
+        living.look(away)
+    clock[0] += 400
+    living.look(lambda: budget.read().pool(POOL))
+    assert living("a")
+    clock[0] += 601
+    living.look(lambda: budget.read().pool(POOL))
     assert not living("a")
 
 
@@ -227,11 +266,134 @@ def test_a_run_that_lost_its_place_is_told_so_before_it_takes_the_node(client: C
     assert not answer.may_start and held(client) == {"n2": "b"}
 
 
-def test_who_has_begun_is_told_so_without_a_list_of_nodes(api: Api, client: Client) -> None:
+WEDNESDAYS = {"windows": [{"days": ["wed"], "start": "00:00", "duration": "1h", "zone": "UTC"}]}
+
+
+def test_who_has_begun_is_told_so_without_a_list_of_all_nodes(api: Api, client: Client) -> None:
     rollout = rollout_of(hosts("n1"))
     assert budget_of(client).ask(asking("n1", "a"), rollout).may_start
-    before = api.count("GET", NODES)
-    assert budget_of(client).ask(asking("n1", "a"), rollout).may_start and api.count("GET", NODES) == before
+    before = len(api.state.requests)
+    assert budget_of(client).ask(asking("n1", "a"), rollout).may_start
+    assert [request.query.get("fieldSelector") for request in api.state.requests[before:]
+            if request.path == NODES] == ["metadata.name=n1"]
+
+
+def test_who_may_not_begin_any_more_has_his_place_no_more_either(client: Client) -> None:
+    day = next(NOW + timedelta(days=days) for days in range(7) if (NOW + timedelta(days=days)).weekday() == 2)
+    opens, closes = (day.replace(hour=hour, minute=0, second=0) for hour in (0, 2))
+    rollout = plan(hosts("n1"), policy_of({"canaries": "none", **WEDNESDAYS}), opens)
+    assert budget_of(client).ask(asking("n1", "a", now=opens), rollout).may_start and held(client) == {"n1": "a"}
+    waiting = budget_of(client).ask(asking("n1", "a", now=closes), rollout).waiting
+    assert waiting is not None and waiting.cause is Cause.window and held(client) == {}
+
+
+class Way:
+    """One run's way with hosts, as site goes it. store: of the cluster."""
+
+    def __init__(self, store: Store, name: str, time: Time, dead: Collection[str] = ()) -> None:
+        self.client, self.run, self.time = StoreClient(store), Run(name, "c"), time
+        self.told: List[str] = []
+        self.budget = budget_of(self.client, dead, clock=time.clock, sleep=time.sleep)
+
+    def ask(self, host: str, rollout: Rollout) -> bool:
+        now = NOW + timedelta(seconds=self.time.clock())
+        return self.budget.ask(asking(host, self.run.identity, now=now), rollout).may_start
+
+    def custody(self) -> Custody:
+        return Custody(self.client, self.run, "gpuops", 600, 900, lambda text: None, self.time.clock, self.time.sleep,
+                       self.time.wall)
+
+    def take(self, host: str, drain: Callable[..., Mapping[str, Any]] = nothing_to_evict) -> None:
+        place = partial(prove_place, self.client, "gpuops", POOL, host, self.run.identity)
+        self.custody().take(host, replace(TAKING, drain=drain, place=place))
+
+    def give_back(self, host: str, *failures: str) -> None:
+        self.custody().give_back(host, Returning(
+            NodePolicy(labels=ADMITTING), NodePolicy(unset_labels=list(ADMITTING)), failures, was_taken=True))
+
+    def ended(self, host: str, outcome: str) -> None:
+        try:
+            now = NOW + timedelta(seconds=self.time.clock())
+            self.budget.change(lambda record: ended(record, POOL, host, self.run.identity, outcome, "Xid", now))
+        except GpuOpsError as error:
+            self.told.append(error.code)
+
+    def go(self, host: str, rollout: Rollout, drain: Callable[..., Mapping[str, Any]]) -> None:
+        if not (self.ask(host, rollout) and self.ask(host, rollout)):
+            return
+        try:
+            self.take(host, drain)
+            self.give_back(host)
+        except GpuOpsError as error:
+            self.told.append(error.code)
+        self.ended(host, LEFT if self.told else DONE)
+
+
+def overtaken(store: Store, time: Time, outcome: str) -> None:
+    """Another run ends the host n1 of one that counts as dead, and begins with n2 where there is room for it."""
+    other = Way(store, "b", time, ["a@c"])
+    rollout = rollout_of([*hosts("n1", half_done="n1" in held(other.client)), *hosts("n2")])
+    if other.ask("n1", rollout):
+        if outcome != LEFT:
+            other.take("n1")
+            other.give_back("n1", *(["Xid 79"] if outcome == FAILED else []))
+        other.ended("n1", outcome)
+    if other.ask("n2", rollout):
+        other.take("n2")
+
+
+def out_of_service(store: Store) -> List[str]:
+    return sorted(item["metadata"]["name"] for item in store.objects.values()
+                  if item["kind"] == "Node" and item["spec"].get("unschedulable"))
+
+
+@pytest.mark.parametrize("outcome", [DONE, FAILED, LEFT])
+def test_stopped_at_any_request_it_drains_no_node_beyond_the_limit_and_forgets_no_failure(outcome: str) -> None:
+    first = store_of()
+    for number in itertools.count(1):
+        store, time, left = copy.deepcopy(first), Time(), []  # type: ignore[var-annotated]
+        way, out = Way(store, "a", time), []  # type: ignore[var-annotated]
+
+        def stop(sent: int, number: int = number, store: Store = store, time: Time = time,
+                 left: List[Any] = left) -> None:
+            if sent == number:
+                time.now += 5000
+                overtaken(store, time, outcome)
+                left.append(held(StoreClient(store)))
+
+        def drain(dry_run: bool, proof: Callable[[], None], store: Store = store, out: List[Any] = out
+                  ) -> Mapping[str, Any]:
+            proof()
+            out.extend(() if dry_run else [out_of_service(store)])
+            return {"changed": True, "evicted": []}
+
+        way.client.before = stop
+        with contextlib.suppress(GpuOpsError):
+            way.go("n1", rollout_of(hosts("n1", "n2")), drain)
+        if not left:
+            break
+        assert out in ([], [["n1"]]), (number, out)
+        assert len(out_of_service(store)) <= 1, number
+        assert left[0].items() <= held(StoreClient(store)).items(), number
+    assert number > 40
+
+
+def test_a_run_that_lost_its_place_while_it_waited_for_the_node_does_not_touch_it() -> None:
+    """It may be silent for less time than it waits for the Lease of another run."""
+    store, time = store_of(), Time()
+    way, lease = Way(store, "a", time), Way(store, "c", time).custody()._holding
+    assert way.ask("n1", rollout_of(hosts("n1", "n2")))
+    lease.acquire(way.client.get(NODES + "/n1"), 600)
+
+    def ends() -> None:
+        overtaken(store, time, LEFT)
+        lease.release("n1")
+
+    time.meanwhile = [lambda: lease.renew("n1", 600)] * 140 + [ends]
+    store.writes.clear()
+    with pytest.raises(GpuOpsError, match="cluster.rollout_place_lost"):
+        way.take("n1")
+    assert out_of_service(store) == ["n2"] and ("PATCH", NODES + "/n1") not in store.writes
 
 
 def bring(client: Client, run: str, dead: Collection[str], did: List[str]) -> None:

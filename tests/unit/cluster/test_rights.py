@@ -30,6 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.s
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import (
     ACTS,
     BESIDE,
+    OF_DRAINS,
     PLAYBOOKS,
     extras,
     rights_of,
@@ -196,6 +197,17 @@ class TestFiles:
             granted = granted_by(role)
             assert granted and beyond(granted, BESIDE[program]) == beyond(BESIDE[program], granted) == []
             assert writes(granted) == [] and all(rule.place for rule in granted)
+
+    @pytest.mark.parametrize("option", OF_DRAINS)
+    def test_options_of_drains_have_a_file_that_goes_beyond_the_roles(self, option: str) -> None:
+        name = option.replace("_", "-")
+        text = (rights_pages.REPOSITORY / rights_pages.DIRECTORY / "options" / (name + ".yaml")).read_text()
+        for role, playbook in zip(yaml.safe_load(text)["items"], ("site", "uninstall")):
+            assert role["metadata"]["name"] == "gpuops-%s-%s" % (playbook, name)
+            assert beyond(granted_by(role), OF_DRAINS[option]) == beyond(OF_DRAINS[option], granted_by(role)) == []
+            assert beyond(OF_DRAINS[option], rules_of(playbook, {})) == list(OF_DRAINS[option])
+            assert "| [`%s`](rbac/options/%s.yaml) | %s | delete pods |" % (option, name, playbook) in (
+                rights_pages.REPOSITORY / rights_pages.PAGE).read_text()
 
     def test_the_namespace_is_not_one_of_ours(self) -> None:
         made = yaml.safe_load(rights_pages.namespace())

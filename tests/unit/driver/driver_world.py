@@ -908,6 +908,10 @@ class World(world.World):
         """Somebody keeps them as they are, by `zypper addlock`."""
         self.locked = names
 
+    def say_hidden(self, *names: str) -> None:
+        """Somebody has told dnf to leave them out (excludepkgs)."""
+        self.more = {**self.more, "hidden": names}
+
     def say_unsupported(self, path: str) -> None:
         """modprobe refuses modules that SUSE does not support, by this file."""
         self.unsupported = path

@@ -3,6 +3,7 @@
 """Who has a device of the driver: by which pod, below which root, open or only mapped."""
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandTimedOut, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import (
+    CHECKPOINT,
     Holder,
     pods_seen,
     read_holders,
@@ -42,6 +44,12 @@ class Tree:
         (directory / "maps").write_text(maps)
         for number, path in enumerate(opened, 3):
             os.symlink(path, directory / "fd" / str(number))
+
+    def gives(self, resource: str, *devices: str) -> None:
+        """The kubelet has given these to a pod of which a process runs."""
+        self.process(6, "0::%spod%s/1\n" % (CGROUPFS, UID))
+        self.host.write(CHECKPOINT, json.dumps({"Data": {"PodDeviceEntries": [{
+            "PodUID": UID, "ContainerName": "c", "ResourceName": resource, "DeviceIDs": {"0": devices}}]}}))
 
     def link(self, name: str, path: str) -> str:
         """A name that leads to a real device."""
@@ -138,3 +146,22 @@ def test_pods_are_seen_by_name_where_the_host_tells_it(tree: Tree) -> None:
     tree.process(9, opened=["/dev/nvidia0"])
     (tree.root / ("var/log/pods/team_app_%s" % UID)).mkdir(parents=True)
     assert pods_seen(tree.host) == (STATIC, "team/app")
+
+
+def test_a_pod_that_has_a_device_mapped_and_closed_is_seen(tree: Tree) -> None:
+    """Its mapping keeps the module loaded, and the plan takes it for evicted."""
+    tree.process(7, "0::%spod%s/1\n" % (CGROUPFS, UID), maps=MAPS)
+    tree.process(8, maps=MAPS)
+    assert pods_seen(tree.host) == (UID,)
+
+
+@pytest.mark.parametrize("resource, device, seen", [
+    ("nvidia.com/gpu", "GPU-%s" % UID, True), ("nvidia.com/gpu.shared", "GPU-%s::3" % UID, True),
+    ("nvidia.com/mig-1g.10gb", "MIG-%s" % UID, True), ("nvidia.com/a100", "GPU-%s" % UID, True),
+    ("nvidia.com/hostdev", "0000:08:00.2", False), ("nvidia.com/GA102GL_A10", "0000:65:00.0", False),
+    ("nvidia.com/NVIDIA_A10-4Q", UID, False), ("example.com/gpu", "GPU-%s" % UID, False)])
+def test_a_pod_that_was_given_a_gpu_is_seen_and_one_with_another_device_of_nvidias_is_not(
+    tree: Tree, resource: str, device: str, seen: bool
+) -> None:
+    tree.gives(resource, device)
+    assert pods_seen(tree.host) == ((UID,) if seen else ())

@@ -52,29 +52,30 @@ def keyring(name: str) -> Keyring:
 
 def build(directory: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
           size: int = 1, files: Optional[Mapping[str, bytes]] = None,
-          scripts: Optional[Mapping[str, str]] = None) -> Path:
+          scripts: Optional[Mapping[str, str]] = None, same: str = "") -> Path:
     """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts.
 
-    Files below etc are its configuration files.
+    Files below etc are its configuration files. same: the architecture of one that may be there for several of them.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    target = directory / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
+    target = directory / ("%s_%s_%s.deb" % (name, version.replace(":", "%3a"), same or "all"))
     target.write_bytes(_built(name, version, depends, conflicts, script, size, tuple((files or {}).items()),
-                              tuple((scripts or {}).items())))
+                              tuple((scripts or {}).items()), same))
     return target
 
 
 @lru_cache(maxsize=None)
 def _built(name: str, version: str, depends: str, conflicts: str, script: str, size: int,
-           files: Tuple[Tuple[str, bytes], ...], scripts: Tuple[Tuple[str, str], ...]) -> bytes:
+           files: Tuple[Tuple[str, bytes], ...], scripts: Tuple[Tuple[str, str], ...], same: str) -> bytes:
     """Most tests of a process want the same ones."""
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
         (tree / "DEBIAN").mkdir()
         (tree / "usr/share" / name).mkdir(parents=True)
         (tree / "usr/share" / name / "version").write_text(version + "\n")
-        fields = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "t <t@gpuops.invalid>",
-                  "Installed-Size": str(size), "Depends": depends, "Conflicts": conflicts, "Description": "a test"}
+        fields = {"Package": name, "Version": version, "Architecture": same or "all", "Multi-Arch": same and "same",
+                  "Maintainer": "t <t@gpuops.invalid>", "Installed-Size": str(size), "Depends": depends,
+                  "Conflicts": conflicts, "Description": "a test"}
         (tree / "DEBIAN/control").write_text("".join("%s: %s\n" % item for item in fields.items() if item[1]))
         for path, content in files:
             (tree / path).parent.mkdir(parents=True, exist_ok=True)

@@ -268,7 +268,7 @@ def test_lists_are_renewed_until_they_name_what_was_planned(root: Root, tmp_path
 # removal
 
 
-def test_a_removal_says_what_of_others_would_go_with_it(root: Root) -> None:
+def test_a_removal_says_what_of_others_would_go_with_it_and_what_dnf_would_leave(root: Root) -> None:
     change(root, asked(V580), "580-open")
     with DNF.open(root.host, [nvidia()], beside_system=True) as made:
         assert made.simulate_removal(asked(V580)).removes == tuple(sorted(asked(V580)))
@@ -276,6 +276,9 @@ def test_a_removal_says_what_of_others_would_go_with_it(root: Root) -> None:
     with DNF.open(root.host, [nvidia()], beside_system=True) as made:
         assert made.simulate_removal(asked(V580)).removes == tuple(sorted([*asked(V580), "app"]))
         assert made.simulate_removal([LIBRARIES, "no-such"]).removes == ("app", "nvidia-driver-cuda", LIBRARIES)
+    with (root.path / "etc/dnf/dnf.conf").open("a") as settings:
+        settings.write("excludepkgs=app nvidia-persistenced*\n")
+    assert DNF.hidden(root.host, root.packages(), asked(V580)) == ("nvidia-persistenced",)
 
 
 def test_a_removal_takes_what_it_names_and_nothing_else(root: Root) -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -369,13 +370,17 @@ def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
 def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_rpm_and_dnf_come_once_more(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has brought them to the disk; the database and the history are there, and say that all is well."""
+    """Nobody has brought them to the disk; the database and the history are there, and say that all is well. What
+    somebody has marked since dnf has brought to the disk."""
     step = machine.call()["awaiting"]
     assert not machine.root.module(DNF.builtin_options(step) or {}).get("failed")
     torn = machine.root.path / "usr/share/nvidia-driver-cuda-libs/version"
     torn.write_text("")
     assert not DNF.interrupted(machine.root.host), "the same boot"
+    assert "dkms" in DNF.automatic(machine.root.host)
+    machine.root.dnf("mark", "install", "dkms")
     monkeypatch.setattr(Host, "boot", lambda self: "another boot")
+    monkeypatch.setattr(Host, "booted", lambda self: time.time() + 9)
     coming = {name: version for name, version in step["change"]["after"].items() if version is not None}
     (finish,) = [each for each in machine.call(check=True)["plan"]["steps"] if each["action"] == history.FINISH]
     assert finish["change"]["after"] == coming
@@ -387,7 +392,7 @@ def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_rpm_and_dnf_c
     _first, done = machine.run()
     assert done[0].split("/")[1] == "dnf.finish" and set(of_files(machine).values()) == {V580}
     again, nothing = machine.run()
-    assert (nothing, again["plan"]["steps"]) == ([], [])
+    assert (nothing, again["plan"]["steps"]) == ([], []) and "dkms" not in DNF.automatic(machine.root.host)
 
 
 def _fails(*_words: Any) -> None:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import pytest
 from scratch_apt import Repository, Root, build
@@ -17,13 +17,14 @@ from scratch_apt import Repository, Root, build
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database, running, sources
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import index
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.removal import removable
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
@@ -60,7 +61,7 @@ def planned(root: Root, request: Mapping[str, str], **parameters: Any) -> Step:
 
 
 def removal(root: Root, *names: str, **parameters: Any) -> Step:
-    there = root.installed()
+    there = {name: package.version for name, package in root.packages().items()}
     return packages_step("driver", "driver", {name: there[name] for name in names}, dict.fromkeys(names), "a test",
                          manager="apt", request={name: there[name] for name in names}, purge=True, **parameters)
 
@@ -232,15 +233,11 @@ def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> Non
 
 
 def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) -> None:
-    """apt was killed and dpkg interrupted, so that apt marks nothing; what follows then must not stay ours for good."""
+    """A power cut has left the marks from before, and dpkg is interrupted, so that apt marks nothing; what follows then
+    must not stay ours for good."""
     root.install("docker-ce")
-    marks = root.path / "var/lib/apt/extended_states"
-    before = marks.read_text()
     step = planned(root, FIRST)
-    opened = started(root, step)
-    transacted(root, step)
-    killed(root)
-    marks.write_text(before)
+    opened = cut(root, step, (root.path / MARKS).read_bytes())
     journal = root.path / "var/lib/dpkg/updates/0001"
     journal.touch()
     settled(root, step, opened, "failed")
@@ -415,6 +412,17 @@ def test_a_dependency_stays_automatic_and_goes_only_when_nobody_needs_it(root: R
     assert removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
 
 
+def test_what_he_chooses_before_a_transaction_that_never_began_stays_his_choice(root: Root) -> None:
+    root.install("driver=1.0", "libdriver=1.0")
+    root.host.run(["apt-mark", *database.own(root.host), "auto", "libdriver"])
+    step = planned(root, SECOND, automatic=["libdriver"])
+    opened = started(root, step)
+    manual(root, "libdriver")
+    foretold = provenance.followers(root.host, Journal(root.host), "driver")
+    settled(root, step, opened, "failed")
+    assert root.automatic() == sorted(foretold) == ["dkms"]
+
+
 def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
@@ -523,13 +531,17 @@ def brought(root: Root) -> None:
 
 
 def test_what_he_installs_by_name_after_a_power_cut_is_his(root: Root, repository: Repository) -> None:
-    """Without marks apt takes the name for a choice already, and writes nothing of it."""
+    """Without marks apt takes the name for a choice already, and writes nothing of it. The list of the package's files
+    is called by its architecture, as the package may be there for several of them."""
+    repository.add("dkms", "4", same=sources.architecture(root.host))
+    root.apt("update")
     brought(root)
     step = planned(root, SECOND)
     opened = cut(root, step, b"")
-    repository.add("dkms", "4")
+    repository.add("dkms", "5", same=sources.architecture(root.host))
     root.apt("update")
-    root.install("dkms=4")
+    root.install("dkms=5")
+    assert database.came_since(root.host, ["dkms", "libdriver"], root.host.booted()) == {"dkms"}
     assert "dkms" not in ours(root), "before anybody has settled it"
     settled(root, step, opened)
     assert root.automatic() == [] and "dkms" not in ours(root)
@@ -565,14 +577,44 @@ def test_who_chooses_all_by_hand_after_a_boot_is_heard(root: Root) -> None:
     manual(root, "containerd.io", "dkms")
     assert (root.path / MARKS).read_bytes() == b""
     settled(root, step, opened, "failed")
-    assert "containerd.io" not in root.automatic()
+    assert root.automatic() == [] and sorted(ours(root)) == ["driver", "libdriver"]
 
 
-def test_who_asks_for_a_dependency_after_the_controller_has_died_is_heard(root: Root) -> None:
-    """apt has come to its end and has marked it: what is not marked any more, somebody has chosen."""
+def test_who_asks_for_a_dependency_before_a_boot_that_takes_nothing_is_heard(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks were written after the step was opened, so they are those of its transaction, or newer."""
+    root.install("docker-ce")
     step = planned(root, FIRST)
-    opened = started(root, step)
+    opened = opened_before(root, step)
     transacted(root, step)
+    root.install("dkms")
+    monkeypatch.setattr(Host, "booted", lambda _host: time.time() + 9)
+    settled(root, step, opened, "failed")
+    assert root.automatic() == ["containerd.io"] and sorted(ours(root)) == ["driver", "libdriver"]
+
+
+# A script of a package, once: apt and dpkg are killed as by the kernel that is out of memory
+KILLS = """once="$DPKG_ROOT/tmp/killed"; apt=$(cut -d' ' -f4 /proc/$PPID/stat)
+[ -e "$once" ] || ! grep -q apt-get /proc/$apt/comm || {
+touch "$once"; kill -STOP $apt; kill -9 $PPID
+until grep -q "^$PPID (dpkg) Z" /proc/$PPID/stat; do :; done; kill -9 $apt
+}"""
+
+
+def configured(root: Root) -> None:
+    """He ends what was stopped."""
+    root.host.run([*running.dpkg(root.host), "--force-not-root", "--force-script-chrootless", "--configure", "-a"])
+
+
+def test_who_asks_for_a_dependency_after_apt_was_killed_is_heard(root: Root, repository: Repository) -> None:
+    """apt marks what is to come before it starts dpkg: what is not marked any more, somebody has chosen."""
+    repository.add("driver", "3.0", depends="libdriver (= 1.0), dkms", scripts={"postinst": KILLS})
+    root.apt("update")
+    step = planned(root, {"driver": "3.0", "libdriver": "1.0"})
+    opened = started(root, step)
+    assert transacted(root, step) == -9 and root.automatic() == ["dkms"]
+    configured(root)
     root.install("dkms")
     foretold = ours(root), provenance.followers(root.host, Journal(root.host), "driver")
     settled(root, step, opened, "failed")
@@ -580,16 +622,29 @@ def test_who_asks_for_a_dependency_after_the_controller_has_died_is_heard(root: 
     assert foretold == (ours(root), provenance.followers(root.host, Journal(root.host), "driver"))
 
 
-def test_a_power_cut_in_a_removal_leaves_nothing_of_ours_for_good(root: Root) -> None:
-    """A removal names dependencies too, and does not choose them."""
-    brought(root)
+@pytest.mark.parametrize("where, left", [("begun", ["dkms", "driver"]), ("half way", ["dkms"])])
+def test_a_power_cut_in_a_removal_leaves_nothing_of_ours_for_good(
+    root: Root, repository: Repository, where: str, left: List[str]
+) -> None:
+    """A removal names dependencies too, and does not choose them. Its first act is a package's script."""
+    repository.add("driver", "3.0", depends="dkms", scripts={"prerm": KILLS} if where == "begun" else {})
+    root.apt("update")
+    root.install("docker-ce")
+    step = planned(root, {"driver": "3.0"})
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
     away = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     opened = opened_before(root, away)
-    root.apt("--purge", "remove", "driver", "libdriver")
+    if where == "begun":
+        assert transacted(root, away) == -9
+    else:
+        root.apt("--purge", "remove", "driver")
     boot(root, b"")
-    assert sorted(ours(root)) == ["dkms"], "before anybody has settled it"
+    assert sorted(ours(root)) == left, "before anybody has settled it"
     settled(root, away, opened, "failed")
-    assert root.automatic() == ["dkms"] and sorted(ours(root)) == ["dkms"]
+    assert root.automatic() == ["containerd.io", "dkms"] and sorted(ours(root)) == left
+    configured(root)
     again = removal(root, *removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     opened = started(root, again)
     transacted(root, again)
@@ -700,8 +755,9 @@ def test_a_power_cut_that_takes_of_the_logs_what_dpkg_said_does_not_take_the_evi
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
-@pytest.mark.parametrize("year", ["", "2025"], ids=["as it is", "with an earlier clock"])
-def test_after_a_power_cut_what_he_installs_is_his(root: Root, year: str) -> None:
+@pytest.mark.parametrize("year", ["", "2025", "none"], ids=["as it is", "with an earlier clock", "logs emptied"])
+def test_after_a_boot_what_he_installs_is_his(root: Root, year: str) -> None:
+    """Logs are emptied where an image is made of a host."""
     root.install("docker-ce")
     step = planned(root, FIRST)
     opened = dict(started(root, step), boot="the boot before")
@@ -709,7 +765,10 @@ def test_after_a_power_cut_what_he_installs_is_his(root: Root, year: str) -> Non
     history = root.path / "var/log/apt/history.log"
     before = history.read_text()
     root.install("builder", "libdriver=1.0", "driver=1.0")
-    if year:
+    if year == "none":
+        for name in ("apt/history.log", "dpkg.log"):
+            (root.path / "var/log" / name).write_text("")
+    elif year:
         history.write_text(before + re.sub(r"Date: \d{4}", "Date: " + year, history.read_text()[len(before):]))
     assert settled(root, step, opened) == {}
 

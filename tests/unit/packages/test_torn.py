@@ -276,6 +276,26 @@ def test_what_cannot_be_had_any_more_is_told_and_still_can_be_uninstalled(host: 
     assert host.root.packages() == {}
 
 
+def test_what_somebodys_package_needs_is_not_taken_away_by_force(host: Host) -> None:
+    """It stays, so it has to be unpacked; where it cannot be had, nothing is taken away."""
+    host.run(OLD)
+    build(host.driver.directory, "builder", "1", depends="dkms")
+    host.driver.publish()
+    host.root.apt("update")
+    host.root.install("builder")
+    tear(host.root, "dkms", "libcuda1")
+    withdraw(host, "dkms", "libcuda1")
+    for path in (host.root.path / "var/cache/apt/archives").glob("*.deb"):
+        path.unlink()
+    before = host.root.packages()
+    with pytest.raises(GpuOpsError, match="no package file of dkms 3 can be had") as refused:
+        host.run(state="absent")
+    assert refused.value.code == "packages.torn_and_not_fetched" and host.root.packages() == before
+    build(host.root.path / "var/cache/apt/archives", "dkms", "3")
+    assert host.run(state="absent")[0] == "dpkg.unpack"
+    assert host.root.installed() == {"builder": "1", "dkms": "3"}
+
+
 def test_what_dpkg_alone_leaves_for_ever(host: Host) -> None:
     """Why apt and dpkg --configure -a do not do."""
     host.run(OLD)

@@ -204,6 +204,7 @@ def test_what_somebody_has_locked_is_named_and_stays(root: Root) -> None:
     write(root, ZYPPER.hold_files("driver", {}, {locks.PATH: root.host.read(locks.PATH)}))
     root.zypper("addlock", LIBRARIES)
     assert [name for name, package in ZYPPER.installed(root.host).items() if package.held] == [LIBRARIES]
+    assert set(ZYPPER.removable(root.host, root.packages(), asked(V580))) == set(asked(V580)), "nobody needs it"
     done, step, files = planned(root, nvidia(), asked(V595))
     assert done.held == (LIBRARIES,) and done.problem and done.installs == {}
     assert "solvable_name: %s\n\n" % LIBRARIES in (files[locks.PATH] or "")

@@ -35,6 +35,12 @@ class ActionModule(ActionBase):
         canned = canned.get(name, {"changed": False, "reboot_required": False})
         return dict(canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned)
 '''
+# Before an action plugin that stands in for one of the collection's, and has it at hand
+AROUND = '''
+import pathlib
+from ansible_collections.gpuops.nvidia.plugins.action.of_{name} import ActionModule as Real
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+'''
 CANNED = (*SOURCES, "gpu_plan", "gpu_info")
 
 
@@ -58,6 +64,12 @@ class Hosts:
         self.controller, self.api = controller, api
         self.root = controller.directory / "collections"
         self.actions = collection(self.root, dict.fromkeys(CANNED, ACTION))
+
+    def around(self, name: str, source: str) -> None:
+        """Put an action plugin of a test around one of the collection."""
+        real = self.actions / (name + ".py")
+        real.rename(self.actions / ("of_%s.py" % name))
+        real.write_text(AROUND.format(name=name) + source)
 
     def site(
         self, canned: Dict[str, Any], *options: str, hosts: Sequence[str] = ("gpu-1",), **variables: Any

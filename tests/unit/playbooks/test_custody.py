@@ -96,6 +96,8 @@ def test_check_mode_leaves_everything_as_it_is(controller: Controller, api: Api,
     ({"name": "host-1", "run": "no name"}, "cluster.run_malformed"),
     ({"name": "host-1", "lease_seconds": 0}, "cluster.custody_seconds_malformed"),
     ({"name": "host-1", "wait_timeout": -1}, "cluster.custody_seconds_malformed"),
+    ({"name": "host-1", "drain": False, "timeout": 0}, "cluster.drain_without_time"),
+    ({"name": "host-1", "drain": False, "timeout": -5}, "cluster.time_negative"),
     ({}, "cluster.custody_of_one_or_many"),
     ({"name": "host-1", "hosts": ["host-1"]}, "cluster.custody_of_one_or_many")])
 def test_what_makes_no_sense_is_refused_before_the_cluster_is_asked(

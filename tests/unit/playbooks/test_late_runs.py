@@ -3,8 +3,9 @@
 """site after runs that were killed, beside runs that have taken its places over, and where a change has failed."""
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import pytest
 from canned import ACTION, Hosts
@@ -22,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Slot,
 )
 
-# While the host is planned again, its run counts as dead, and another one takes its place over
+# While a module is at work for the host, its run counts as dead, and another one takes its place over
 TAKEN_OVER = ACTION + '''
 from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
@@ -39,8 +40,8 @@ def taken_over(record):
 class Stopped(ActionModule):
     def run(self, tmp=None, task_vars=None):
         told = super().run(tmp, task_vars)
-        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".gpu_plan")
-        if int(calls.read_text()) == 2:
+        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".%(module)s")
+        if int(calls.read_text()) == %(call)d:
             client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
             Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(taken_over)
         return told
@@ -55,42 +56,72 @@ def now() -> datetime:
     return datetime.now(timezone.utc).replace(microsecond=0)
 
 
-def held(*slots: Slot, seen: datetime, **more: Any) -> Pool:
+def held(*slots: Slot, seen: datetime, seconds: int = 600, **more: Any) -> Pool:
     """What runs hold, of an open rollout of theirs."""
-    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, 600) for slot in slots})
+    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, seconds) for slot in slots})
     return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
 
 
-@pytest.mark.parametrize("age, left", [(timedelta(days=1), {}), (timedelta(0), {"gpu-1": "working"})],
+@pytest.mark.parametrize("age, seconds, left", [(timedelta(days=1), 1, {}), (timedelta(0), 600, {"gpu-1": "working"})],
                          ids=["a dead run", "one at work"])
 def test_the_place_of_a_host_that_needs_nothing_any_more(
-    in_words: Hosts, now: datetime, age: timedelta, left: Any
+    in_words: Hosts, now: datetime, age: timedelta, seconds: int, left: Any
 ) -> None:
-    """Its run was killed when it had given the node back, and had not said so yet."""
+    """Its run was killed when it had given the node back, and had not said so yet: that is free for who waits."""
     site = Site(in_words, names(2))
     slot = Slot("gpu-1", "dead@other", now - age)
-    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now - age)))
-    done = site.run({"gpu_plan": NOTHING})
-    assert done.returncode == 0, done.stdout
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now - age, seconds=seconds)))
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_timeout=5)
+    assert (done.returncode, site.changed()) == ((2, []) if left else (0, ["gpu-2"])), done.stdout
     assert {node: slot.state for node, slot in site.record().slots.items()} == left
 
 
 def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: Hosts, now: datetime) -> None:
-    site = Site(in_words, names(2))
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops"}})
     failed = Slot("gpu-1", "a@other", now, FAILED, proofs=("policy: x",), policy="policy", reason="Xid 79")
     site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
-    for _ in range(2):
-        done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2)
-        assert done.returncode == 2 and site.changed() == [] and "Xid 79" in done.stdout, done.stdout
-        assert site.record().slots == {"gpu-1": failed}
+    for slip, told in (({}, "Xid 79"), ({"gpu_rollout_soak": "10x"}, "`gpu_rollout_soak` is '10x'")):
+        done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2, **slip)
+        assert done.returncode == 2 and site.changed() == [] and told in done.stdout, done.stdout
+        assert site.record().slots == {"gpu-1": failed} and site.cordoned() == ["gpu-1"], done.stdout
 
 
-def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts) -> None:
-    (in_words.actions / "gpu_plan.py").write_text(TAKEN_OVER)
+@pytest.mark.parametrize("module, call, told", [
+    ("gpu_plan", 2, "is at work by run b@other"), ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
+    ids=["while it is planned again", "when it had asked once more"])
+def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, call: int, told: str) -> None:
+    action = in_words.actions / (module + ".py")
+    # It may be a link to the real one
+    action.unlink()
+    action.write_text(TAKEN_OVER % {"module": module, "call": call})
     site = Site(in_words, names(1))
     done = site.run({"gpu_plan": CHANGE})
-    assert done.returncode == 2 and site.changed() == site.cordoned() == [], done.stdout
+    assert done.returncode == 2 and site.changed() == site.cordoned() == [] and told in done.stdout, done.stdout
+    assert [request.query for request in in_words.api.state.requests if "dryRun" not in request.query
+            and ((request.body or {}).get("spec") or {}).get("unschedulable")] == [], "nor does it on the way"
     assert site.record().slots["gpu-1"].run == "b@other"
+
+
+@pytest.mark.parametrize("state, outcome, left, words", [
+    ("", "freed", [], "Nothing was freed"),
+    ("working", "freed", [], ""),
+    ("failed", "freed", [], ""),
+    ("failed", "done", ["gpu-1"], "It is not written down that Node gpu-1 is done"),
+])
+def test_who_says_what_became_of_a_node_is_told_where_that_changes_nothing(
+    in_words: Hosts, now: datetime, state: str, outcome: str, left: List[str], words: str
+) -> None:
+    site = Site(in_words, names(1))
+    slots = {"gpu-1": Slot("gpu-1", "dead@other", now, state)} if state else {}
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots=slots)))
+    path = in_words.controller.directory / "said.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{MODULE: {
+        "kubeconfig": str(in_words.api.kubeconfig), "state": "ended", "name": "gpu-1", "outcome": outcome}}]}]))
+    done = in_words.controller.play(str(path), hosts=["localhost"])
+    told = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 0 and list(site.record().slots) == left, told
+    assert words in told and ("[WARNING]" in told) == bool(words), told
 
 
 def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts) -> None:

@@ -4,18 +4,39 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Mapping
 
 import pytest
 from canned import Hosts, planned
-from sites import CHANGE, NOTHING, Site, names
+from sites import CHANGE, MODULE, NOTHING, Site, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 OF_CLIQUE = {**CHANGE, "change": {**CHANGE["change"], "clique": "c.1"}}
 UNPREPARED = {"failed": True, "changed": False, "msg": "no such kernel headers"}
+# The first host that asks for a place
+NOT_ANSWERED = '''
+class ActionModule(Real):
+    def answer(self, task_vars):
+        if self._task.args.get("state") == "start":
+            try:
+                (pathlib.Path(__file__).parent / "was-asked").touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                raise GpuOpsError("cluster.no_answer", "the Kubernetes API server does not answer", "an answer", "x")
+        return super().answer(task_vars)
+'''
+NOT_KEPT = '''
+class ActionModule(Real):
+    def answer(self, task_vars):
+        if self._task.args.get("failures"):
+            raise GpuOpsError("cluster.no_answer", "it was not kept", "an answer", "x")
+        return super().answer(task_vars)
+'''
 CHECKS = [{"ansible.builtin.fail": {"msg": "4 GB/s"}, "when": "gpu_validation_host is defined"}]
 
 
@@ -69,19 +90,24 @@ def test_hosts_of_no_cluster_keep_windows_and_order(in_words: Hosts) -> None:
     assert begun[0] == canary and set(begun) == set(names(2))
 
 
-def test_hosts_where_nothing_is_to_be_done_are_not_lost(in_words: Hosts) -> None:
+def test_hosts_where_nothing_is_to_be_done_are_not_lost_and_one_that_is_not_answered_neither(in_words: Hosts) -> None:
     """With more hosts than forks, as every fleet has."""
-    site = Site(in_words, names(5))
+    in_words.around("gpu_rollout", NOT_ANSWERED)
+    site = Site(in_words, names(6))
     done = site.run({**{name: {"gpu_plan": NOTHING} for name in names(3)},
-                     **{name: {"gpu_plan": CHANGE} for name in ("gpu-4", "gpu-5")}}, "--forks", "2",
-                    gpu_rollout_timeout=120)
-    assert done.returncode == 0 and site.changed() == ["gpu-4", "gpu-5"], done.stdout
+                     **{name: {"gpu_plan": CHANGE} for name in names(6)[3:]}}, "--forks", "2",
+                    gpu_rollout_canaries="none", gpu_rollout_timeout=120)
+    assert done.returncode == 2 and len(site.changed()) == 2 and site.record().slots == {}, done.stdout
+    (told,) = re.findall("^fatal: .+", done.stdout, re.MULTILINE)
+    assert "[cluster.no_answer]" in told and not any(name in told for name in site.changed())
 
 
 def test_so_many_that_could_not_be_reached_are_the_network(in_words: Hosts) -> None:
+    """When they are planned, or prepared."""
     site = Site(in_words, names(5))
-    gone = {"gpu_plan": {"unreachable": True, "changed": False, "msg": "no route to host"}}
-    done = site.run({**dict.fromkeys(names(3), gone), "gpu-4": {"gpu_plan": CHANGE}, "gpu-5": {"gpu_plan": CHANGE}})
+    gone = {"unreachable": True, "changed": False, "msg": "no route to host"}
+    done = site.run({**{name: {"gpu_plan": CHANGE} for name in names(5)}, "gpu-1": {"gpu_plan": gone},
+                     "gpu-2": {"gpu_plan": CHANGE, "gpu_driver": gone}})
     assert site.changed() == [] and "[rollout.too_many_unreachable]" in done.stdout, done.stdout
 
 
@@ -107,11 +133,25 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
     again = site.run(canned, gpu_rollout_limit=3)
     assert again.returncode == 2 and site.changed() == [failed] and site.cordoned() == [failed]
     assert "[rollout.failed_before]" in again.stdout and site.held() == {failed: "failed"}
+    (typed,) = set(re.findall("To free it: ansible localhost -m (.+?) -a '(.+?)'", again.stdout))
+    assert typed[0] == MODULE and set(typed[1].split()) == {
+        "state=ended", "outcome=freed", "name=" + failed, "kubeconfig=%s" % in_words.api.kubeconfig}
     told = site.tell(state="ended", name="gpu-l", outcome="freed")
     assert failed in told["warnings"][0] and not told["changed"]
     assert site.tell(state="ended", name=failed, outcome="freed")["changed"]
-    assert site.run(canned, gpu_rollout_limit=3, gpu_rollout_timeout=120).returncode == 0
+    # Its own place is one of those that the others need
+    assert site.run(canned, gpu_rollout_limit=1, gpu_rollout_timeout=120).returncode == 0
     assert site.cordoned() == [] and site.changed() == names(3)
+
+
+def test_a_failure_is_written_down_though_its_node_cannot_be_kept(in_words: Hosts) -> None:
+    in_words.around("gpu_node_custody", NOT_KEPT)
+    site = Site(in_words, names(1))
+    done = site.run({"gpu_plan": CHANGE, "gpu_validation": {"failed": True, "changed": False, "msg": "it fell off"}})
+    pool = site.record()
+    assert done.returncode == 2 and "it fell off" in done.stdout and "not kept" in done.stdout, done.stdout
+    assert pool.slots["gpu-1"].reason == "it fell off" and pool.slots["gpu-1"].state == "failed"
+    assert pool.rollout is None and "-m gpuops.nvidia.gpu_rollout -a" in done.stdout
 
 
 @pytest.mark.variation

@@ -50,7 +50,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     without_the_gone,
     written,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, host_of, job_groups
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, aim_of, host_of, job_groups
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
     Cause,
     Host,
@@ -165,6 +165,31 @@ class TestRecord:
         data["pools"][POOL]["slots"]["n"].update(change)
         with pytest.raises(GpuOpsError, match="rollout.record_unreadable"):
             read_record(json.dumps(data))
+
+    @pytest.mark.parametrize("place", ["", "pools/gpus", "pools/gpus/rollout", "pools/gpus/last",
+                                       "pools/gpus/rollout/runs/a", "pools/gpus/rollout/left/m", "pools/gpus/slots/n",
+                                       "pools/gpus/proofs/p", "pools/gpus/claims/all", "pools/gpus/canaries/u"])
+    def test_what_a_newer_release_says_beside_is_not_written_over(self, place: str) -> None:
+        opened = OpenRollout("x", NOW, {"a": Run("c", NOW, NOW)}, left={"m": Left("a", "why")})
+        claim = Claim("u", "a", NOW)
+        data = json.loads(written(Record({POOL: Pool(
+            rollout=opened, last=opened, slots={"n": Slot("h", "a", NOW)}, proofs={"p": Proof("n", NOW)},
+            claims={"all": claim}, canaries={"u": claim})})))
+        inner = data
+        for name in filter(None, place.split("/")):
+            inner = inner[name]
+        inner["paused"] = "by Ann"
+        with pytest.raises(GpuOpsError, match="rollout.record_unreadable"):
+            read_record(json.dumps(data))
+
+    @pytest.mark.parametrize("torn", [{"limit": "abc"}, {"limit": "1", "domain_limit": "0"}])
+    def test_limits_with_a_slip_are_the_records_and_nobodys_option(self, torn: Dict[str, str]) -> None:
+        data = json.loads(written(Record({POOL: Pool(limit="1")})))
+        data["pools"][POOL].update(torn)
+        with pytest.raises(GpuOpsError) as refused:
+            read_record(json.dumps(data))
+        assert refused.value.code == "rollout.record_unreadable" and not refused.value.refusals[0].option
+        assert "limit` is" in refused.value.found and "`caps` stay" in refused.value.remedy
 
     @pytest.mark.parametrize("caps", [
         "no", "[1]", '{"gpus": {"limit": "0"}}', '{"gpus": {"limit": ""}}', '{"gpus": {"most": "1"}}', '{"gpus": 3}'])
@@ -478,6 +503,20 @@ class TestSlots:
         answer = room.ask("h1")
         assert answer.is_final and answer.waiting is not None and answer.waiting.cause is Cause.others
 
+    def test_only_hosts_of_its_own_rollout_are_out_of_reach(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        assert room.ask("h1", unreachable=frozenset(["of-another-cluster", "of-no-cluster"])).may_start
+
+    def test_a_host_that_another_run_changes_is_in_progress_though_it_cannot_be_reached(self) -> None:
+        """As while it reboots."""
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1", "b")
+        waiting = room.ask("h2", unreachable=frozenset(["h1"])).waiting
+        assert waiting is not None and waiting.cause is Cause.slots
+        room.dead.add("b")
+        waiting = room.ask("h2", unreachable=frozenset(["h1"])).waiting
+        assert waiting is not None and waiting.cause is Cause.person
+
     def test_a_changed_node_that_is_not_well_shrinks_what_may_go_next(self) -> None:
         room = Room(rollout_of(*fleet(4), limit=1))
         room.ask("h1")
@@ -487,6 +526,91 @@ class TestSlots:
         room.nodes["n-h1"] = NodeState("n-h1")
         assert room.ask("h2", signs={"h1": ["Xid 63"]}).waiting is not None
         assert room.ask("h2", signs={"h1": ["Xid 63"], "h2": ["Xid 63"], "h3": ["Xid 63"], "h4": ["Xid 63"]}).may_start
+
+
+WEDNESDAYS = {"windows": [{"days": ["wed"], "start": "10:00", "duration": "4h", "zone": "UTC"}]}
+
+
+class TestBeforeItBegins:
+    """A host that has its place is prepared, for long, and asks once more before its node is taken."""
+
+    def lasts(self, room: Room, name: str = "h1") -> Answer:
+        """What it is told after hours."""
+        room.now = NOW.replace(hour=19)
+        return room.ask(name)
+
+    def test_its_window_is_open_still(self) -> None:
+        room = Room(rollout_of(*fleet(2), **WEDNESDAYS))
+        assert room.begin("h1").may_start and room.ask("h1").may_start
+        answer = self.lasts(room)
+        assert answer.waiting is not None and answer.waiting.cause is Cause.window and answer.waiting.until
+        assert room.held() == set(), "its place is given up"
+
+    def test_the_rollout_goes_on_still(self) -> None:
+        room = Room(rollout_of(*fleet(3), max_failures=0))
+        room.begin("h1")
+        room.begin("h2")
+        room.end("h1", FAILED)
+        answer = room.ask("h2")
+        assert [each.code for each in answer.refusals] == ["rollout.too_many_failures"] and answer.is_final
+        assert room.held() == set() and room.held(FAILED) == {"h1"}
+
+    @pytest.mark.parametrize("state", [{"cordoned_by": "ada"}, {"marks": ("kured",)}])
+    def test_nobody_else_has_come_to_its_node(self, state: Dict[str, Any]) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.nodes["n-h1"] = NodeState("n-h1", **state)
+        waiting = room.ask("h1").waiting
+        assert waiting is not None and waiting.cause is Cause.others and room.held() == set()
+
+    def test_no_other_rollout_was_opened_while_it_was_silent(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.ask("h2", "b", aim="y").may_start
+        room.dead = set()
+        waiting = room.ask("h1").waiting
+        assert waiting is not None and waiting.cause is Cause.rollout and room.held() == {"h2"}
+
+    def test_what_others_wait_for_it_does_not(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1")
+        room.nodes["n-h2"] = NodeState("n-h2", cordoned_by="ada")
+        assert room.ask("h1").may_start and room.held() == {"h1"}
+
+    def test_once_its_node_is_out_of_service_it_goes_on_to_its_end(self) -> None:
+        room = Room(rollout_of(*fleet(3), max_failures=0, **WEDNESDAYS))
+        room.begin("h1")
+        room.begin("h2")
+        room.end("h2", FAILED)
+        room.nodes["n-h1"] = NodeState("n-h1", ours=True)
+        assert self.lasts(room).may_start and room.held() == {"h1"}
+
+    def test_and_so_does_a_clique_of_which_one_host_is(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), **WEDNESDAYS))
+        room.begin("h1")
+        room.begin("h2")
+        room.nodes["n-h1"] = NodeState("n-h1", ours=True)
+        assert self.lasts(room, "h2").may_start
+        room.nodes["n-h1"] = NodeState("n-h1")
+        room.end("h1")
+        assert self.lasts(room, "h2").may_start
+
+    def test_a_clique_of_which_none_is_gives_all_its_places_up(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), **WEDNESDAYS))
+        room.begin("h1")
+        room.begin("h2")
+        assert self.lasts(room, "h2").waiting is not None and room.pool.slots == {}
+
+    def test_what_a_dead_run_had_begun_there_is_half_done_as_before(self) -> None:
+        room = Room(rollout_of(*fleet(2), **WEDNESDAYS))
+        room.begin("h1")
+        room.close()
+        room.rollout = rollout_of(host("h1", half_done=True), host("h2"), **WEDNESDAYS)
+        assert room.begin("h1", "b").may_start
+        room.now = NOW.replace(hour=19)
+        assert room.ask("h1", "b").waiting is not None
+        assert {name: (slot.run, slot.begun) for name, slot in room.pool.slots.items()} == {"n-h1": ("", True)}
 
 
 class TestReserve:
@@ -580,6 +704,35 @@ class TestLateRuns:
         assert waiting is not None and waiting.cause is Cause.canary
         assert room.pool.rollout is not None and set(room.pool.rollout.done) == {"n-" + first}
 
+    def test_that_it_is_done_is_no_word_on_what_another_has_found_broken_since(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.dead = {"a"}
+        assert room.begin("h1", "b").may_start
+        room.end("h1", FAILED, "b")
+        failed = room.record
+        room.end("h1")
+        assert room.record == failed and room.held(FAILED) == {"h1"}
+        room.end("h1", run="b")
+        assert room.pool.slots == {}, "who has found it may take it back"
+
+    def test_that_it_failed_is_none_on_what_another_has_done_since(self) -> None:
+        room = Room(rollout_of(*fleet(2), max_failures=0))
+        room.begin("h1")
+        room.dead = {"a"}
+        room.begin("h1", "b")
+        room.end("h1", run="b")
+        done = room.record
+        room.end("h1", FAILED)
+        assert room.record == done and room.ask("h2", "b").may_start
+
+    def test_but_a_run_that_takes_part_may_find_its_own_work_broken(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.end("h1")
+        room.end("h1", FAILED)
+        assert room.held(FAILED) == {"h1"}
+
     def test_one_of_this_rollout_counts(self) -> None:
         room = Room(rollout_of(*fleet(3)))
         room.begin("h1")
@@ -611,6 +764,19 @@ class TestUnits:
             assert "h1 cannot be changed: a bare pod" in answer.refusals[0].found
             assert room.held() == set()
         assert room.ask("h3").may_start
+
+    @pytest.mark.parametrize("others_ask", [False, True])
+    def test_nor_do_they_begin_where_nobody_could_tell_it_whether_it_may(self, others_ask: bool) -> None:
+        """Of which nothing is written down, where no rollout was open yet."""
+        room = Room(rollout_of(*fleet(2, clique="x"), host("h3", jobs=frozenset({"j"})), canaries="every_kind",
+                               limit=3))
+        if others_ask:
+            room.record = Record({POOL: Pool(rollout=OpenRollout("x", NOW, {"a": Run("controller-a", NOW, NOW)}))})
+        room.record = ended(room.record, POOL, "n-h1", "a", LEFT, "no answer", room.now)
+        untold = frozenset(["h1"])
+        answer = room.ask("h2", untold=untold)
+        assert answer.is_final and [each.code for each in answer.refusals] == ["rollout.unit_incomplete"]
+        assert room.held() == set() and room.ask("h3", untold=untold | {"h2"}).may_start
 
     def test_but_not_where_it_needed_nothing_any_more(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x")))
@@ -695,18 +861,28 @@ class TestSettled:
         room = Room(rollout_of(*fleet(3), limit=3))
         for name, run in (("h1", "a"), ("h2", "a"), ("h3", "b")):
             room.begin(name, run)
-        record = settled(room.record, POOL, ["n-h1", "n-h3", "n-h9"], lambda run: run == "a")
+        slots = room.pool.slots
+        record = settled(room.record, POOL, {"n-h1": slots["n-h1"], "n-h9": slots["n-h1"]})
         assert {slot.host for slot in record.pool(POOL).slots.values()} == {"h2", "h3"}
+
+    def test_what_another_run_has_taken_over_since_that_was_seen_is_its_own(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        over = room.pool.slots
+        room.dead = {"a"}
+        room.now += timedelta(seconds=1)
+        assert room.begin("h1", "b").may_start
+        assert settled(room.record, POOL, over) == room.record
 
     def test_what_has_failed_there_stays_so(self) -> None:
         room = Room(rollout_of(*fleet(2)))
         room.begin("h1")
         room.end("h1", FAILED)
         failed = room.record
-        assert settled(failed, POOL, ["n-h1"], lambda run: True) == failed
+        assert settled(failed, POOL, room.pool.slots) == failed
         room.rollout = rollout_of(*fleet(2, policy="q2"))
         room.begin("h1", "b")
-        assert settled(room.record, POOL, ["n-h1"], lambda run: True).pool(POOL).slots == failed.pool(POOL).slots
+        assert settled(room.record, POOL, room.pool.slots).pool(POOL).slots == failed.pool(POOL).slots
 
 
 class TestCanaries:
@@ -747,6 +923,30 @@ class TestCanaries:
         assert waiting is not None and waiting.cause is (Cause.canary if canaries != "none" else Cause.slots)
         later.nodes = {**room.nodes, "n-" + canary: NodeState("n-" + canary)}
         assert later.ask(others[0].name, "b").may_start
+
+    @pytest.mark.parametrize("canaries", ["every_kind", "none"])
+    def test_what_checks_have_found_of_it_holds_back_whoever_has_not_seen_it(self, canaries: str) -> None:
+        """Another controller, and a later run, until it is changed again or a person has looked at it."""
+        room = Room(rollout_of(*fleet(4), canaries=canaries, limit=1))
+        canary = room.rollout.units[0].hosts[0]
+        other = next(each for each in fleet(4) if each.name != canary)
+        room.ask(canary)
+        room.record = ended(room.record, POOL, "n-" + canary, "a", DONE, "", NOW, signs=["Xid 63"])
+        assert read_record(written(room.record)) == room.record
+        waiting = room.ask(other.name, "b").waiting
+        assert waiting is not None and waiting.cause is Cause.person
+        room.close()
+        room.close("b")
+        later = Room(plan([each for each in fleet(4) if each.name != canary], policy(
+            canaries=canaries, limit=1), room.now, ()), room.record)
+        later.nodes = room.nodes
+        waiting = later.ask(other.name, "c").waiting
+        assert waiting is not None and waiting.cause is Cause.person
+        # All that wait have it, too
+        assert later.ask(other.name, "c", signs={each: ["Xid 63"] for each in later.rollout.hosts}).may_start
+        later = Room(later.rollout, ended(room.record, POOL, "n-" + canary, "me", FREED, "", NOW))
+        later.nodes = room.nodes
+        assert not later.pool.signs and later.ask(other.name, "c").may_start
 
     def test_but_not_where_it_is_to_be_changed_anew(self) -> None:
         room = Room(rollout_of(*fleet(2), canaries="every_kind", limit=2))
@@ -860,13 +1060,22 @@ def test_how_long_a_kind_takes_is_told_by_those_that_were_changed() -> None:
         room.ask("h%d" % each)
         room.now += timedelta(minutes=each)
         room.end("h%d" % each)
-    assert len(room.pool.seconds[str(H100)]) == 20 and room.pool.expected(str(H100)) == 24 * 60
+    # Nine of ten of the twenty, of 6 to 25 minutes
+    assert len(room.pool.seconds[str(H100)]) == 20 and room.pool.expected(str(H100)) == 23 * 60
     told = {"converged": False, "disruption": "driver_reload", "change": {
         "digest": "p1", "policy": "q1", "board": H100.board, "system": H100.system, "runtime": H100.runtime,
         "driver_from": "570.1", "driver_to": "580.2"}}
     known = Known("h30", "n-h30", told)
-    assert host_of(known, None, room.pool, policy(), room.is_alive).seconds == 24 * 60
+    assert host_of(known, None, room.pool, policy(), room.is_alive).seconds == 23 * 60
+    assert host_of(known, None, room.pool, policy(expected_duration="20m"), room.is_alive).seconds == 20 * 60
     assert host_of(known, None, Pool(), policy(expected_duration="2h"), room.is_alive).seconds == 7200
+
+
+@pytest.mark.parametrize("known, expected", [
+    ((14460,), 14460), ((600,) * 4 + (14460,), 14460), ((600,) * 9 + (14460,), 600), ((600,) * 8 + (14460,) * 2, 14460),
+    ((600,) * 18 + (14460,) * 2, 600), ((), None)])
+def test_nine_of_ten_were_over_by_then(known: Tuple[int, ...], expected: Optional[int]) -> None:
+    assert Pool(seconds={"kind": known}).expected("kind") == expected
 
 
 class TestHosts:
@@ -917,6 +1126,26 @@ class TestHosts:
     def test_what_failed_by_this_policy(self, asked_for: str, failed: str) -> None:
         assert self.of(Slot("h", "a", NOW, FAILED, policy=asked_for, reason="Xid")).failed == failed
 
+    @pytest.mark.parametrize("asked_for, failed", [
+        ("activation=a -driver=d -mig=m toolkit=t", "Xid"),
+        # A part is done, or done and taken back; what could not be planned before is to be done now
+        ("activation=a -driver=d -mig=m -toolkit=t", "Xid"),
+        ("activation=a driver=d -mig=m -toolkit=t", "Xid"),
+        ("-activation=a -driver=d mig=m -toolkit=t", "Xid"),
+        # The cure, and another wish for what had nothing to do
+        ("activation=a driver=d2 -mig=m -toolkit=t", ""),
+        ("activation=a driver=d mig=m2 -toolkit=t", ""),
+        # What is asked of a capability that had and has nothing to do is no part of it
+        ("activation=a driver=d -mig=m2 toolkit=t", "Xid"),
+    ])
+    def test_what_is_left_of_a_change_that_failed_half_way_is_of_its_policy(self, asked_for: str, failed: str) -> None:
+        told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": asked_for}}  # type: ignore[dict-item]
+        slot = Slot("h", "a", NOW, FAILED, policy="activation=a driver=d -mig=m toolkit=t", reason="Xid")
+        assert self.of(slot, told=told).failed == failed
+        room = Room(rollout_of(host("h1", policy=asked_for), host("h2", policy=asked_for), max_failures=0))
+        room.record = Record({POOL: Pool(slots={"n-h1": slot})})
+        assert bool(room.ask("h2").refusals) == bool(failed)
+
     @pytest.mark.parametrize("told", [
         {"converged": True, "disruption": "none", "change": {}},
         {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}])
@@ -932,6 +1161,15 @@ class TestHosts:
         {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}]}])
     def test_one_of_which_nothing_could_be_planned_says_so_itself(self, told: Any) -> None:
         assert not self.of(Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid"), told=told).failed
+
+    def test_the_aim_is_the_same_until_all_is_done(self) -> None:
+        whole = [host("h1", policy="driver=d -mig=m"), host("h2", policy="driver=d mig=m")]
+        half = [host("h1", policy="-driver=d -mig=m", plan=""), host("h2", policy="-driver=d mig=m")]
+        none = [host("h1", policy="-driver=d -mig=m", plan=""), host("h2", policy="-driver=d -mig=m", plan="")]
+        assert aim_of(whole) == aim_of(half) == aim_of(none)
+        assert aim_of(whole) != aim_of([host("h1", policy="driver=d2 -mig=m"), whole[1]])
+        # The same wish comes to another version
+        assert aim_of(whole) != aim_of([replace(each, kind=replace(H100, driver_to="590.1")) for each in whole])
 
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
@@ -963,7 +1201,8 @@ POOLS = st.builds(
     slots=st.dictionaries(NAMES, SLOTS), proofs=st.dictionaries(WORDS, st.builds(Proof, NAMES, TIMES)),
     claims=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
     canaries=st.dictionaries(WORDS, st.builds(Claim, WORDS, NAMES, TIMES)),
-    seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)))
+    seconds=st.dictionaries(WORDS, st.lists(st.integers(0, 9999), max_size=3).map(tuple)),
+    signs=st.dictionaries(NAMES, st.lists(WORDS, min_size=1, max_size=2).map(tuple)))
 
 
 @settings(max_examples=150)
@@ -1022,7 +1261,9 @@ class Cluster:
     def ask(self, run: str, name: str) -> bool:
         """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
         asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
-        answer = asked(self.record, POOL, asking, self.rollouts[run], self.seen, self.is_alive)
+        # A run knows whether it has taken a node
+        nodes = {**self.seen, **{node: state for node, state in self.nodes.items() if node in self.begun}}
+        answer = asked(self.record, POOL, asking, self.rollouts[run], nodes, self.is_alive)
         if answer.record is not None:
             self.text = written(answer.record)
         self.reserved = {node: each for node, each in self.reserved.items() if node in self.record.pool(POOL).slots}
@@ -1082,6 +1323,7 @@ class Cluster:
         assert self.begun.get(node, run) == run or self.begun[node] in self.dead
         self.reserved.pop(node, None)
         self.begun[node] = run
+        self._is_ours(node, True)
         self.failed.discard(node)
         self._keeps_to_the_limits(before)
         return True
@@ -1089,9 +1331,14 @@ class Cluster:
     def is_alive(self, run: str) -> bool:
         return run not in self.dead
 
+    def _is_ours(self, node: str, ours: bool) -> None:
+        if node in self.nodes:
+            self.nodes[node] = replace(self.nodes[node], ours=ours)
+
     def end(self, node: str, outcome: str) -> None:
         run = self.begun.pop(node)
         self.text = written(ended(self.record, POOL, node, run, outcome, "Xid", self.now, self.hosts[node[2:]]))
+        self._is_ours(node, outcome == FAILED)
         if outcome == FAILED:
             self.failed.add(node)
         elif outcome == DONE:
@@ -1155,6 +1402,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         elif what == "free" and node in cluster.failed:
             cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
             cluster.failed.discard(node)
+            cluster._is_ours(node, False)
         cluster.check()
     _comes_to_its_end(cluster)
 
@@ -1206,14 +1454,17 @@ def test_no_order_of_events_forgets_a_failure(data: st.DataObject) -> None:
         elif what in ("die", "live"):
             room.dead = {run} if what == "die" else set()
         else:
+            slot, opened = room.pool.slots.get("n-" + name), room.pool.rollout
+            is_anothers = slot is not None and slot.state == FAILED and slot.run != run
+            is_done = slot is None and opened is not None and "n-" + name in opened.done and run not in opened.runs
             try:
                 room.end(name, what, run)
             except GpuOpsError as refused:
                 assert refused.code == "rollout.held_by_another"
                 continue
-            if what != LEFT:
+            if what == FREED or (what == DONE and not is_anothers):
                 failed.discard(name)
-            failed.update([name] if what == FAILED else [])
+            failed.update([name] if what == FAILED and not is_done else [])
         assert {slot.host for slot in room.pool.slots.values() if slot.earlier_failure} == failed
 
 
@@ -1223,7 +1474,8 @@ def _comes_to_its_end(cluster: Cluster) -> None:
     for node in sorted(cluster.failed):
         cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
     cluster.failed.clear()
-    cluster.nodes = {name: replace(state, ready=True, cordoned_by="") for name, state in cluster.nodes.items()}
+    cluster.nodes = {name: replace(state, ready=True, cordoned_by="", ours=name in cluster.begun)
+                     for name, state in cluster.nodes.items()}
     cluster.seen = dict(cluster.nodes)
     cluster.dead.update(cluster.names)
     cluster.names = ["last"]

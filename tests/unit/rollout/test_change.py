@@ -10,7 +10,14 @@ import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Requirement, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import Change, change_of, runtime_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import (
+    Change,
+    asked_by,
+    change_of,
+    concerned_by,
+    is_of_one_policy,
+    runtime_of,
+)
 
 STEP = Step("driver", "packages.install", "driver", "It is wanted.")
 PLAN = Plan(host="gpu-1", policies={"driver": "d1", "mig": "m1"}, steps=(STEP,), observation="o1")
@@ -32,10 +39,21 @@ def test_it_is_told_in_short() -> None:
 
 
 @pytest.mark.parametrize("same", [
-    {"host": "gpu-2"}, {"observation": "o2"}, {"notes": ("a warning",)}, {"policies": {"driver": "d1", "mig": "m2"}},
-    {"steps": (replace(STEP, why="Because."),)}])
+    {"host": "gpu-2"}, {"observation": "o2"}, {"notes": ("a warning",)}, {"steps": (replace(STEP, why="Because."),)}])
 def test_hosts_that_are_changed_alike_have_the_same(same: Any) -> None:
     assert of(replace(PLAN, **same)) == of()
+
+
+def test_what_is_asked_of_others_is_no_part_of_what_is_done() -> None:
+    other = of(replace(PLAN, policies={"driver": "d1", "mig": "m2"}))
+    assert concerned_by(of().policy) == concerned_by(other.policy) == "driver=d1"
+    assert is_of_one_policy(of().policy, other.policy)
+
+
+def test_what_is_asked_is_the_same_once_it_is_done() -> None:
+    done = of(replace(PLAN, steps=())).policy
+    assert (of().policy, done) == ("driver=d1 -mig=m1", "-driver=d1 -mig=m1")
+    assert asked_by(done) == asked_by(of().policy) and not concerned_by(done)
 
 
 def test_those_that_are_not_have_another() -> None:
@@ -47,7 +65,7 @@ def test_those_that_are_not_have_another() -> None:
 
 
 def test_nothing_to_do_is_nothing() -> None:
-    assert (of(replace(PLAN, steps=())).digest, of(replace(PLAN, steps=())).policy) == ("", "")
+    assert of(replace(PLAN, steps=())).digest == ""
 
 
 def test_only_hosts_of_a_rack_restart_with_their_clique() -> None:

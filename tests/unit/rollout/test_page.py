@@ -41,7 +41,7 @@ def test_each_option_has_a_line_with_its_default() -> None:
 
 def test_the_refusals_of_a_rollout_are_there() -> None:
     of_planner = {site.code for site in sites() if site.path.endswith("rollout/planner.py")}
-    assert set(re.findall(r"`(rollout\.\w+)`", PAGE)) == of_planner
+    assert set(re.findall(r"`(rollout\.\w+)`", PAGE)) == {*of_planner, "rollout.record_unreadable"}
 
 
 def test_the_wait_that_it_shows_is_told_so() -> None:

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import
     Rollout,
     part_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan, renewed
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import closed_now, decide, plan, renewed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import (
     NO_CANARY,
     PARALLEL,
@@ -420,6 +420,37 @@ class TestNow:
         assert starting(ill) == [] and ill.waiting[0].why.endswith("which is changed and not healthy: Xid 79")
         assert len(starting(decide(rollout, present(done={"a1", name})))) == 3
 
+    def test_one_that_could_not_begin_after_it_does_not_wait_for_the_canary(self) -> None:
+        """It is told at once what keeps it in the end: a window, with its time, or a place that only a person frees."""
+        closed = rollout_of(hosts(3), policy_of({"limit": 1, "freezes": [
+            {"from": "2026-06-30", "to": "2026-07-05", "reason": "end of quarter", "zone": "UTC"}]}))
+        assert {(each.cause, each.until is None) for each in decide(closed, present()).waiting} == {
+            (Cause.window, False)}
+        rollout = rollout_of([*hosts(3), host("x", plan="")], Policy(limit=Limit(1)))
+        told = waits(decide(rollout, present(cordoned={"x": "ada"})))
+        assert len(told) == 3 and {cause for cause, _why in told.values()} == {"person"}
+        assert all(why.endswith("a person has to see to x") for _cause, why in told.values())
+
+    def test_a_canary_that_goes_out_of_reach_in_mid_change_is_for_a_person_to_see_to(self) -> None:
+        rollout = rollout_of(hosts(10), Policy(limit=Limit(5)))
+        (name,) = rollout.units[0].hosts
+        lost = decide(rollout, present(in_progress={name}, unreachable={name}))
+        assert {each.cause for each in lost.waiting} == {Cause.person}
+        assert lost.waiting[0].why == (
+            "waits for the canary host %s, which is in progress, and cannot be reached any more" % name)
+
+    def test_a_place_of_a_host_that_is_lost_in_mid_change_is_not_waited_for(self) -> None:
+        rollout = rollout_of(hosts(10), Policy(limit=Limit(1), canaries=NO_CANARY))
+        lost = waits(decide(rollout, present(in_progress={"h1"}, unreachable={"h1"})))
+        assert len(lost) == 9 and set(lost.values()) == {("person", (
+            "needs 1, and in all there are 0 of 1 free; 1 in progress (h1); a person has to see to h1"))}
+
+    def test_what_checks_have_found_of_a_canary_does_not_end_by_itself(self) -> None:
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
+        (name,) = rollout.units[0].hosts
+        ill = decide(rollout, present(done={name}, unhealthy={name: "Xid 63"}, found={name}))
+        assert {each.cause for each in ill.waiting} == {Cause.person}
+
     def test_a_canary_is_watched_before_others_follow_it(self) -> None:
         rollout = rollout_of(hosts(3), Policy(limit=Limit(9)))
         (name,) = rollout.units[0].hosts
@@ -504,6 +535,10 @@ class TestNow:
         for seen, cause, told in [
             ({"in_progress": {first}}, "group", "%s is in progress" % first),
             ({"done": {first}, "unhealthy": {first: "Xid"}}, "group", "%s is changed and not healthy: Xid" % first),
+            ({"done": {first}, "unhealthy": {first: "Xid"}, "found": {first}}, "person",
+             "%s is changed and not healthy: Xid" % first),
+            ({"in_progress": {first}, "unreachable": {first}}, "person",
+             "%s is in progress, and cannot be reached any more" % first),
             ({"failed": {first: "Xid"}}, "person", "%s failed: Xid" % first),
         ]:
             decision = decide(rollout, present(**seen))
@@ -522,6 +557,14 @@ class TestNow:
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY))
         assert starting(decide(rollout, present(unhealthy={"h3": "Xid"}))) == []
         assert len(starting(decide(rollout, present()))) == 1
+
+    def test_what_disturbs_nobody_waits_for_no_window_in_no_cluster_either(self) -> None:
+        freeze = {"from": "2026-06-30", "to": "2026-07-05", "reason": "end of quarter", "zone": "UTC"}
+        rollout = rollout_of([host("h1", node="", disruption=Disruption.service_restart), host("h2", node="")],
+                             policy_of({"freezes": [freeze]}))
+        waiting = closed_now(rollout, "h2", NOW)
+        assert waiting is not None and waiting.cause is Cause.window
+        assert closed_now(rollout, "h1", NOW) is None
 
     def test_the_window_is_asked_at_each_start_with_the_expected_end(self) -> None:
         policy = policy_of({"limit": 9, "canaries": "none", "windows": [

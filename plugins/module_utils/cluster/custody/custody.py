@@ -20,15 +20,18 @@ claims that the next run finds on the Node, which takes the node over and comple
 
 Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
 task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
-and find its node in the hands of another, or completed by it: so after its take it writes nothing, and evicts nobody,
-before the API server has taken its renewal of the Lease. Whoever has lost it changes nothing more but to withdraw what
-he himself has said.
+and find its node in the hands of another, or completed by it. So it evicts nobody before the API server has taken its
+renewal of the Lease, and writes to the Node in this order: it reads it, renews the Lease, and writes the version that
+it has read. Another run that has the Lease since then changes that version, and the write is refused. Whoever has lost
+the Lease changes nothing more but to withdraw what he himself has said.
 
 Never touched: cordons, labels and annotations of others, and a node that somebody has uncordoned on purpose.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -36,10 +39,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from ...core.errors import GpuOpsError
 from ...core.quantities import is_gpu, nvidia_resources
 from ...core.waiting import wait_for
-from ..client import ApiError, Client
-from ..labels import NodePolicy, snapshot
+from ..client import ApiError, Client, is_outage
+from ..drain.observation import state_of
+from ..drain.preview import silent_refusal
+from ..labels import NodePolicy, plan_node_change, snapshot
 from ..node_changes import change_node, path_of, read_node
-from ..observation import wait_for_components_gone
+from ..nodes import is_ready
+from ..observation import components_leaving, wait_for_components_gone
 from . import claims as says
 from . import surroundings
 from .claims import Apply, Claim
@@ -72,6 +78,8 @@ class Taking:
     timeout:    seconds that the drain may take, and the components to leave the node.
     uid:        of the Node that is meant; '' for whichever has the name.
     skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
+    place:      raises GpuOpsError where the run has lost the place among those out of service that it takes the node
+                for. Asked for before the cordon, and after it: whoever counts them from then on sees the cordon.
     """
 
     reason: str = ""
@@ -80,6 +88,7 @@ class Taking:
     timeout: int = 300
     uid: str = ""
     skip_after: float = 0
+    place: Proof = lambda: None
 
 
 @dataclass(frozen=True)
@@ -131,14 +140,15 @@ class Custody:
         before, way_back = snapshot(node), _WayBack()
         try:
             node = self._await_end_of_marks(name, act.uid)
-            drained = self._go(node, act, way_back)
+            node, drained = self._go(node, act, way_back)
         except Exception as error:
             done, remains = way_back.go()
             if isinstance(error, GpuOpsError):
                 error.details.setdefault("put_back", done)
                 error.details.setdefault("remains", remains)
             raise
-        return self._told("taken", name, act.uid, before, drained)
+        told = self._result("taken", node, before, drained["notes"])
+        return {**drained, **told, "changed": told["changed"] or drained.get("changed", False)}
 
     def renew(self, name: str, uid: str = "") -> Dict[str, Any]:
         """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
@@ -156,38 +166,58 @@ class Custody:
         before = snapshot(node)
         if lease_is_there is None and not act.was_taken:
             lease_is_there = self._holding.is_there(name)
-        taken = bool(says.claims(node)) or bool(lease_is_there) or says.is_let_go(node)
+        taken = _is_taken(node) or bool(lease_is_there)
+        # Whoever has freed a node by hand may have left its Machine
+        forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
+            surroundings.machine_of(self._cluster, node))
         if dry_run:
-            return self._foretell_return(node, act, taken)
-        if not taken and not act.failures and not act.was_taken:
-            done = change_node(self._cluster, name, _back(node, act), False, act.uid, node)
-            return self._result("returned", node, before, done["notes"], done["diff"]["after"])
-        if act.was_taken:
-            self._holding.renew(name, self._lease_seconds)
-        else:
+            return self._foretell_return(node, act, taken or forgotten, forgotten)
+        if not (taken or forgotten or act.failures or act.was_taken):
+            with contextlib.suppress(_Taken):
+                proof = functools.partial(self._refuse_taken, name, act.uid)
+                done = change_node(self._cluster, name, _back(node, act), False, act.uid, node, proof)
+                return self._result("returned", node, before, done["notes"], done["diff"]["after"])
+        if not act.was_taken:
             self._holding.acquire(node, self._lease_seconds)
         try:
-            state, notes = self._keep(node, act) if act.failures else self._open(name, act)
+            state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
             # not open its node is to say why.
             if act.failures or not act.was_taken:
                 _WayBack([("", lambda: self._holding.release(name))]).go()
             raise
-        self._holding.release(name)
-        return self._told(state, name, act.uid, before, {"notes": notes})
+        told = self._result(state, node, before, [*notes, *self._let_go(node, state)])
+        return {**told, "changed": told["changed"] or forgotten}
+
+    def _let_go(self, node: Object, state: str) -> List[str]:
+        """Take away what there is beside a node that is what it is to be. Nothing that fails makes it another: it is
+        told, and left to the next run, which finds the Lease as that of one that has died."""
+        name = str(node["metadata"]["name"])
+        try:
+            if state != "kept":
+                self._unprotect(node)
+            self._holding.release(name)
+        except GpuOpsError as error:
+            return ["the Lease of node %s is left to run out, and to the next run: %s" % (name, error.found)]
+        return []
+
+    def _refuse_taken(self, name: str, uid: str) -> None:
+        if _is_taken(read_node(self._cluster, name, uid)) or self._holding.is_there(name):
+            raise _Taken
 
     # On the way out of service
 
-    def _go(self, node: Object, act: Taking, way_back: _WayBack) -> Dict[str, Any]:
+    def _go(self, node: Object, act: Taking, way_back: _WayBack) -> Tuple[Object, Dict[str, Any]]:
         name, while_it_drains = str(node["metadata"]["name"]), max(self._lease_seconds, act.timeout + MARGIN_SECONDS)
         if not self._holding.acquire(node, while_it_drains):
             way_back.add("Lease of node %s released" % name, lambda: self._holding.release(name))
         renew = functools.partial(self._holding.renew, name, while_it_drains)
         proof = functools.partial(self._holding.prove, name, while_it_drains)
         foreseen = {} if act.drain is None else act.drain(True, proof)
-        renew()
-        node = read_node(self._cluster, name, act.uid)
+        self._refuse_silent(node, act)
+        act.place()
+        node = self._proven(name, act.uid, while_it_drains)
         before, offers = says.claims(node), _offers(node)
         if self._run.manager not in before:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
@@ -196,21 +226,31 @@ class Custody:
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
         self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
+        act.place()
         renew()
         drained = foreseen if act.drain is None else act.drain(False, proof)
         node = self._check(name, act.uid, while_it_drains)
-        done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
-        gone = {key: value for key, value in done["diff"]["before"]["labels"].items()
-                if key not in done["node"]["labels"]}
+        gone = _labels_off(node, act.without)
         if gone:
             way_back.add("labels %s of node %s set again" % (", ".join(sorted(gone)), name),
                          lambda: self._labels_back(name, act.uid, gone))
+        done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
         left = wait_for_components_gone(
             self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
-        self._check(name, act.uid, self._lease_seconds)
-        return {**drained, "notes": [*done["notes"], *_of_others(node), *(
+        node = self._check(name, act.uid, self._lease_seconds)
+        return node, {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
                 pod, name, pod.terminating) for pod in left)], "offers": offers}
+
+    def _refuse_silent(self, node: Object, act: Taking) -> None:
+        """Components that nobody would end. The drain has looked at the pods of others."""
+        state = state_of(node)
+        if not state.is_silent or act.skip_after:
+            return
+        name, labels = str(node["metadata"]["name"]), plan_node_change(node, act.without).after["labels"]
+        held = components_leaving(self._cluster, name, {"metadata": {**node["metadata"], "labels": labels}})
+        if held:
+            raise GpuOpsError.because([silent_refusal({name: state}, {name: held})])
 
     def _claimed(self, node: Object, reason: str, offers: Mapping[str, int]) -> Optional[Apply]:
         self._refuse_uncordoned(node)
@@ -219,7 +259,6 @@ class Custody:
     def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> None:
         """What runs that are dead have said is put right only while no other run has the node: it says its own."""
         try:
-            self._holding.renew(name, self._lease_seconds)
             self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
         except GpuOpsError as error:
             if error.code != LOST:
@@ -228,15 +267,23 @@ class Custody:
 
     def _check(self, name: str, uid: str, seconds: int) -> Object:
         """The Node. Raises GpuOpsError where it is not this run's any more."""
-        self._holding.renew(name, seconds)
-        node = read_node(self._cluster, name, uid)
+        node = self._proven(name, uid, seconds)
         self._refuse_uncordoned(node, True)
+        return node
+
+    def _proven(self, name: str, uid: str, seconds: Optional[int]) -> Object:
+        """The Node, which is this run's still when it has been read. Raises GpuOpsError where it is not.
+
+        What is written to the version that was read then is refused where another run has written since. seconds: as
+        of _bring.
+        """
+        node = read_node(self._cluster, name, uid)
+        self._renew_if(name, seconds)
         return node
 
     def _labels_back(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
         """Where another run has the node by now, they are its own affair."""
         renew = functools.partial(self._holding.renew, name, self._lease_seconds)
-        renew()
         change_node(self._cluster, name, NodePolicy(labels=labels), False, uid, None, renew)
 
     def _unprotect(self, node: Object, run: Optional[Run] = None) -> None:
@@ -249,36 +296,26 @@ class Custody:
         """As _bring, of the Machine behind a Node, where it can be read."""
         if not surroundings.names_machine(node):
             return
-        renew = functools.partial(self._renew_if, str(node["metadata"]["name"]), seconds)
-        renew()
-        machine = surroundings.machine_of(self._cluster, node)
-        step = None if machine is None else following(machine)
-        for _attempt in range(MOST_APPLIES):
-            if machine is None or step is None:
-                return
-            try:
-                machine = self._sent(surroundings.machine_path(machine), step)
-            except ApiError as error:
-                if error.status != CONFLICT:
-                    raise
-                renew()
-                machine = surroundings.machine_of(self._cluster, node)
-            step = None if machine is None else following(machine)
+
+        def read() -> Optional[Object]:
+            machine = surroundings.machine_of(self._cluster, node)
+            self._renew_if(str(node["metadata"]["name"]), seconds)
+            return machine
+
+        self._say_all(surroundings.machine_path, read(), following, read)
 
     # On the way back into service
 
-    def _open(self, name: str, act: Returning) -> Tuple[str, List[str]]:
+    def _open(self, name: str, act: Returning) -> Tuple[str, Object, List[str]]:
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
         node = self._await_end_of_marks(name, act.uid, holding=True)
         notes = []
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
-        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
         notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
         self._await_offers(name, act)
-        renew()
         node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
-        self._unprotect(node)
-        return "returned", [*notes, *_of_others(node)]
+        return "returned", node, [*notes, *_of_others(node)]
 
     def _await_offers(self, name: str, act: Returning) -> None:
         """Raises GpuOpsError where the node does not offer in time what it is to offer."""
@@ -286,45 +323,43 @@ class Custody:
             return
         self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
 
-        def missing() -> Dict[str, Tuple[int, int]]:
-            there = offers_of(read_node(self._cluster, name, act.uid))
+        def missing() -> List[str]:
+            node = read_node(self._cluster, name, act.uid)
+            if not is_ready(node):
+                return ["nothing while it is not Ready"]
+            there = offers_of(node)
             if there.keys() - act.offers.keys():
                 # A run that is dead had divided its GPUs in another way
-                return {}
-            return {resource: (there.get(resource, 0), count) for resource, count in act.offers.items()
-                    if there.get(resource, 0) < count}
+                return []
+            return ["%d of %d %s" % (there.get(resource, 0), count, resource)
+                    for resource, count in sorted(act.offers.items()) if there.get(resource, 0) < count]
 
         lacks, _there = wait_for(missing, lambda each: not each, act.timeout, PAUSE_SECONDS, self._clock, self._sleep)
         if lacks:
             raise GpuOpsError(
                 "cluster.gpus_not_offered",
-                found="node %s offers %s after %d s" % (name, ", ".join(
-                    "%d of %d %s" % (there, count, resource) for resource, (there, count) in sorted(lacks.items())),
-                    act.timeout),
+                found="node %s offers %s after %d s" % (name, ", ".join(lacks), act.timeout),
                 wanted="what it offered before it was taken, before pods may come to it",
-                remedy="look at the device plugin's pod on the node, or give it more time (`offer_timeout`). Where it "
-                "is to offer less from now on: kubectl annotate node %s gpuops.nvidia.com/offers-" % name,
+                remedy="look at the node's kubelet and at its device plugin's pod, or give it more time "
+                "(`offer_timeout`). Where it is to offer less from now on: kubectl annotate node %s "
+                "gpuops.nvidia.com/offers-" % name,
                 option="offer_timeout")
 
-    def _keep(self, node: Object, act: Returning) -> Tuple[str, List[str]]:
-        name, offers = str(node["metadata"]["name"]), _offers(node)
+    def _keep(self, name: str, act: Returning) -> Tuple[str, Object, List[str]]:
         renew = functools.partial(self._holding.renew, name, self._lease_seconds)
-        notes = change_node(
-            self._cluster, name, act.without, False, act.uid, node if act.was_taken else None, renew)["notes"]
-        renew()
-        node = read_node(self._cluster, name, act.uid)
+        node = self._proven(name, act.uid, self._lease_seconds)
+        offers = _offers(node)
+        notes = change_node(self._cluster, name, act.without, False, act.uid, node, renew)["notes"]
+        node = self._proven(name, act.uid, self._lease_seconds)
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
-            node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node)
-            self._unprotect(node)
-            return "uncordoned", notes
+            return "uncordoned", self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node), notes
         reason = "Failed: %s" % "; ".join(act.failures)
 
         def following(there: Object) -> Optional[Apply]:
             return says.claim(there, self._run, reason, offers, True) or says.next_of_others(there, self._run)
 
-        self._bring(name, act.uid, following, self._lease_seconds, node)
-        return "kept", notes
+        return "kept", self._bring(name, act.uid, following, self._lease_seconds, node), notes
 
     # What both need
 
@@ -332,29 +367,41 @@ class Custody:
                seconds: Optional[int] = None, node: Optional[Object] = None) -> Object:
         """Say of a Node, one after another, what is to be said next; the Node after which that is nothing.
 
-        seconds: for how long its Lease is renewed, and shown to be this run's, once another writer came first; None
-                 for what a run may say that has lost it.
-        node:    as it was read just now.
+        seconds: for how long its Lease is renewed, and shown to be this run's, whenever it is read; None for what a run
+                 may say that has lost it.
+        node:    as _proven() has it.
         """
-        if node is None:
-            node = read_node(self._cluster, name, uid)
+        def read() -> Object:
+            return self._proven(name, uid, seconds)
+
+        return self._say_all(lambda _node: path_of(name), read() if node is None else node, following, read)
+
+    def _say_all(self, path: Callable[[Object], str], item: Any, following: Callable[[Object], Optional[Apply]],
+                 read: Callable[[], Any]) -> Any:
+        """The same of any object; None where it is gone. read: it again, and proves the Lease then."""
+        called = ""
         for _attempt in range(MOST_APPLIES):
-            step = following(node)
+            step = None if item is None else following(item)
             if step is None:
-                return node
+                return item
+            called = "%s %s" % (item["kind"], item["metadata"]["name"])
             try:
-                node = self._sent(path_of(name), step)
-            except ApiError as error:
-                if error.status != CONFLICT:
+                item = self._sent(path(item), step)
+            except GpuOpsError as error:
+                came_second = isinstance(error, ApiError) and error.status == CONFLICT
+                if not (came_second or is_outage(error)):
                     raise
-                self._renew_if(name, seconds)
-                node = read_node(self._cluster, name, uid)
+                item = read()
+                # Of a request without an answer the object says whether it was carried out
+                if not came_second and item is not None and following(item) == step:
+                    raise
         raise GpuOpsError(
             "cluster.node_contended",
-            found="node %s was changed by others each of the %d times that run %s wrote to it" % (
-                name, MOST_APPLIES, self._run.identity),
-            wanted="a Node that stays as it is between reading and writing",
-            remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+            found="%s was changed by others each of the %d times that run %s wrote to it" % (
+                called, MOST_APPLIES, self._run.identity),
+            wanted="a Node, and its Machine, that stay as they are between reading and writing",
+            remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, with `--namespace` where "
+            "it has one" % called)
 
     def _renew_if(self, name: str, seconds: Optional[int]) -> None:
         if seconds is not None:
@@ -366,15 +413,15 @@ class Custody:
         return self._cluster.apply(path, step.body, dry_run, step.manager)
 
     def _await_end_of_marks(self, name: str, uid: str, holding: bool = False) -> Object:
-        """The Node, when nobody else is at work on it. holding: whether its Lease is to be renewed meanwhile."""
-        waiting, renewed = Waiting(self._tell, self._clock), [self._clock()]
+        """The Node, when nobody else is at work on it. holding: whether it is to be this run's, as _proven() has it."""
+        waiting, renewed = Waiting(self._tell, self._clock), [-math.inf]
 
         def look() -> Tuple[Object, List[Any]]:
             node = read_node(self._cluster, name, uid)
             found = surroundings.marks_of(self._cluster, node, self._now)
             if found:
                 waiting.is_for("node %s is in the hands of %s" % (name, ", ".join(map(str, found))))
-            if found and holding and self._clock() - renewed[0] > self._lease_seconds / 3:
+            if holding and (not found or self._clock() - renewed[0] > self._lease_seconds / 3):
                 self._holding.renew(name, self._lease_seconds)
                 renewed[0] = self._clock()
             return node, found
@@ -413,6 +460,7 @@ class Custody:
         if holder not in ("", self._run.identity):
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
         drained = {} if act.drain is None else act.drain(True, lambda: None)
+        self._refuse_silent(node, act)
         step = says.claim(node, self._run, act.reason, _offers(node))
         if step is not None:
             self._sent(path_of(name), step, True)
@@ -421,7 +469,7 @@ class Custody:
         return {**drained, **told, "offers": _offers(node),
                 "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
-    def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
+    def _foretell_return(self, node: Object, act: Returning, taken: bool, forgotten: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
@@ -432,14 +480,9 @@ class Custody:
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
-        return {**told, "changed": told["changed"] or step is not None}
+        return {**told, "changed": told["changed"] or step is not None or forgotten}
 
     # What is told
-
-    def _told(self, state: str, name: str, uid: str, before: Object, more: Mapping[str, Any]) -> Dict[str, Any]:
-        node = read_node(self._cluster, name, uid)
-        told = self._result(state, node, before, more.get("notes", ()))
-        return {**more, **told, "changed": told["changed"] or more.get("changed", False)}
 
     def _result(self, state: str, node: Object, before: Object, notes: Sequence[str],
                 after: Optional[Object] = None) -> Dict[str, Any]:
@@ -455,6 +498,10 @@ class Custody:
             "notes": list(notes),
             "diff": {"before": before, "after": after},
         }
+
+
+class _Taken(Exception):
+    """A run has come to a node that nobody had."""
 
 
 class _WayBack:
@@ -490,6 +537,17 @@ def _offers(node: Object) -> Dict[str, int]:
     """What a node is to offer when it is given back: what it offers, or did before a run took it that is dead."""
     there, before = offers_of(node), says.offers_before(node)
     return {name: max(there.get(name, 0), before.get(name, 0)) for name in sorted(there.keys() | before.keys())}
+
+
+def _is_taken(node: Object) -> bool:
+    """Whether a Node shows that a run of ours has it, or had it when it died."""
+    return bool(says.claims(node)) or says.is_let_go(node)
+
+
+def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:
+    """The labels that a policy takes off a Node."""
+    change = plan_node_change(node, policy)
+    return {key: value for key, value in change.before["labels"].items() if key not in change.after["labels"]}
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:

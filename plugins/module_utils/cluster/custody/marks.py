@@ -16,8 +16,10 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
 from ...core.times import epoch
 
 # NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go: of the GPU Operator's drivers and of the Network Operator's
-_UPGRADE_STATE = re.compile(r"nvidia\.com/[a-z0-9-]+-driver-upgrade-state")
+_UPGRADE_STATE = re.compile(r"(nvidia\.com/[a-z0-9-]+-driver-upgrade)-state")
 _UPGRADED = ("", "upgrade-done")
+# In this state a node stays that has the other label, and nothing is done to it (there too, SkipNodeUpgrade)
+_UPGRADE_AHEAD, _UPGRADE_SKIPPED = "upgrade-required", "%s.skip"
 # kubereboot/kured, cmd/kured/main.go and pkg/daemonsetlock
 _KURED_REBOOTS = "weave.works/kured-reboot-in-progress"
 _KURED_LOCK = "weave.works/kured-node-lock"
@@ -27,11 +29,12 @@ _FLUO_ANNOTATIONS = ("reboot-in-progress", "reboot-ok")
 _FLUO_LABELS = ("before-reboot", "after-reboot")
 # openshift/machine-config-operator, pkg/daemon/constants
 _MCO = "machineconfiguration.openshift.io/"
-# kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1
+# kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation, controllers
 _TAINTS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler, which is removing the node",
     "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
     "karpenter.sh/disruption": "Karpenter, which is replacing the node",
+    "remediation.medik8s.io/self-node-remediation": "medik8s' self node remediation, which is rebooting the node",
 }
 # kubernetes-sigs/cluster-api, api/core/v1beta2: of a Machine, from the beginning of a change in place to its end
 _MACHINE_CHANGES = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
@@ -62,8 +65,7 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     found = []
     if metadata.get("deletionTimestamp"):
         found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
-    found += [Mark("NVIDIA's upgrade controller", "label %s=%s" % (key, value))
-              for key, value in sorted(labels.items()) if _UPGRADE_STATE.fullmatch(key) and value not in _UPGRADED]
+    found += _of_upgrades(labels)
     if _KURED_REBOOTS in annotations:
         found.append(Mark("kured, which reboots the node", "annotation %s=%s" % (
             _KURED_REBOOTS, annotations[_KURED_REBOOTS])))
@@ -118,6 +120,15 @@ def of_medik8s(lease: Optional[Mapping[str, Any]], now: float) -> List[Mark]:
         return []
     return [Mark("%s, by medik8s" % holder, "Lease %s/%s" % (
         MEDIK8S_NAMESPACE, ((lease or {}).get("metadata") or {}).get("name")))]
+
+
+def _of_upgrades(labels: Mapping[str, str]) -> Iterator[Mark]:
+    for key, state in sorted(labels.items()):
+        upgrade = _UPGRADE_STATE.fullmatch(key)
+        if upgrade is None or state in _UPGRADED:
+            continue
+        if state != _UPGRADE_AHEAD or labels.get(_UPGRADE_SKIPPED % upgrade.group(1)) != "true":
+            yield Mark("NVIDIA's upgrade controller", "label %s=%s" % (key, state))
 
 
 def _of_flatcar(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[Mark]:

@@ -64,6 +64,11 @@ def machine_path(machine: Mapping[str, Any]) -> str:
         machine["apiVersion"], machine["metadata"]["namespace"], machine["metadata"]["name"])
 
 
+def is_claimed(machine: Optional[Mapping[str, Any]]) -> bool:
+    """Whether runs of ours say anything of a Machine."""
+    return machine is not None and bool(claims(machine))
+
+
 def protected(machine: Mapping[str, Any], run: Run) -> Optional[Apply]:
     """What a run says so that a MachineHealthCheck does not replace the Machine; None where it is said already.
 

@@ -27,9 +27,6 @@ class Budget:
     is_settled:  whether its numbers are of what it asks for now.
     broken:      why the control plane cannot work its numbers out; '' where it can.
     unhealthy:   its unhealthyPodEvictionPolicy, '' for the default.
-    by_count:    whether the control plane expects the pods that there are, not those that their controllers want, as
-                 it does for a number as minAvailable (pkg/controller/disruption of kubernetes/kubernetes): one that
-                 is being replaced is missing among them.
     """
 
     namespace: str
@@ -42,7 +39,6 @@ class Budget:
     is_settled: bool = True
     broken: str = ""
     unhealthy: str = ""
-    by_count: bool = False
 
     @property
     def never_allows(self) -> bool:
@@ -81,7 +77,6 @@ def budget_of(found: Mapping[str, Any]) -> Budget:
         is_settled=int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0),
         broken="" if broken is None else str(broken.get("message") or "its pods cannot be counted"),
         unhealthy=str(spec.get("unhealthyPodEvictionPolicy") or ""),
-        by_count=isinstance(spec.get("minAvailable"), int),
     )
 
 
@@ -126,11 +121,6 @@ class Sum:
     charges: Tuple[Charge, ...]
     rivals: Tuple[Tuple[Pod, Tuple[Budget, ...]], ...]
     hopeless: Tuple[Charge, ...]
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether all of hopeless may be so for no longer than a pod takes to be replaced."""
-        return all(charge.budget.by_count and not charge.budget.broken for charge in self.hopeless)
 
     @property
     def later(self) -> Dict[str, str]:

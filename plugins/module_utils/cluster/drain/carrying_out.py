@@ -16,9 +16,10 @@ from ...core.progress import duration
 from ...core.refusal import Refusal
 from ...core.waiting import wait_for
 from ..client import ApiError, Client
+from ..playbook_rights import DELETES_PODS
 from ..pods import Pod, pod_of
 from ..repeating import CONFLICT, EVICTED
-from ..rights import Rule, require
+from ..rights import require
 from .judgement import GOES, WAITS, Fate
 from .observation import observe, read_state
 from .policy import DrainPolicy
@@ -36,7 +37,6 @@ _TOO_MANY_UNCONFIRMED = "DisruptedPods map too big"
 _ENDS = "terminating"
 # It is the same for every pod
 _OF_THE_USER = ("cluster.right_missing", "cluster.credentials_refused")
-_DELETES = Rule(("delete",), "", "pods", "take pods away without a question to their disruption budgets")
 
 
 def quiet(_line: str) -> None:
@@ -82,7 +82,7 @@ class Drain:
             if str(fate.pod) not in blocked and not self.policy.disable_eviction:
                 why = self._answer(fate.pod, dry_run=True)
                 result["blocked"] += [{"pod": str(fate.pod), "reason": why}] if why else []
-        return dict(result, left=[])
+        return result
 
     def run(self, seen: Preview) -> Dict[str, Any]:
         """Evict what goes and wait for it.
@@ -107,20 +107,21 @@ class Drain:
                                 self._sleep)
         if open_:
             raise self._too_late(open_, leaving, self.clock() - began)
+        result = seen.result(self.node)
         return {
-            **seen.result(self.node),
+            **result,
             "changed": any(each.was_evicted for each in leaving),
             "evicted": [dict(each.fate.pod.result(), uses=list(each.fate.uses)) for each in leaving
                         if each.was_evicted or each.fate.verdict == GOES],
             "blocked": [],
-            "left": [dict(each.fate.pod.result(), uses=list(each.fate.uses), reason=each.why)
-                     for each in leaving if each.is_left],
+            "left": [*result["left"], *(dict(each.fate.pod.result(), uses=list(each.fate.uses), reason=each.why)
+                                        for each in leaving if each.is_left)],
         }
 
     def _require(self, seen: Preview) -> None:
         seen.require()
         if self.policy.disable_eviction and seen.of(self.node, GOES):
-            require(self._cluster, [_DELETES])
+            require(self._cluster, [DELETES_PODS])
 
     def find(self, pod: Pod) -> Optional[Pod]:
         """The pod as it is now; None where it is gone, be another one there that has its name."""

@@ -14,10 +14,13 @@ from ...core.refusal import Refusal
 from ..pods import Pod
 from .policy import NODE, DrainPolicy
 
-# It is evicted; it is waited for, as it goes by itself; it stays where it is; the drain is refused because of it
-VERDICTS = GOES, WAITS, STAYS, REFUSED = ("goes", "waits", "stays", "refused")
+# It is evicted; it is waited for, as it goes by itself; it stays where it is; it should have ended, and is left behind;
+# the drain is refused because of it
+VERDICTS = GOES, WAITS, STAYS, LEFT, REFUSED = ("goes", "waits", "stays", "left", "refused")
 WITHOUT_LOSS = "pods that can leave the node without loss"
 _APPS = "apps/v1"
+# How a pod uses GPUs, () where it does not
+Uses = Tuple[str, ...]
 # Whether something else makes the pod anew, what it keeps on the node, and what keeps it there
 BARE, ORPHANED, OF_DAEMONSET, WITH_DATA = LOSSES = ("bare", "orphaned", "of_daemonset", "with_data")
 
@@ -28,7 +31,6 @@ class Fate:
 
     verdict:   one of VERDICTS.
     why:       a sentence's part, to be read after the pod's name: 'belongs to DaemonSet/x, which ...'.
-    uses:      how it uses GPUs, () where it does not.
     losses:    which of LOSSES are not allowed, of one that is refused.
     completes: whether it is waited for until it ends by itself, and goes after that time.
     """
@@ -36,7 +38,7 @@ class Fate:
     pod: Pod
     verdict: str
     why: str
-    uses: Tuple[str, ...] = ()
+    uses: Uses = ()
     losses: Tuple[str, ...] = ()
     completes: bool = False
 
@@ -60,15 +62,12 @@ class Surroundings:
     now: float
 
 
-def judge(pod: Pod, uses: Tuple[str, ...], policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
-    """The fate of one pod; None for one that the drain is not about.
-
-    uses: how it uses GPUs.
-    """
+def judge(pod: Pod, uses: Uses, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
+    """The fate of one pod; None for one that the drain is not about."""
     if not _is_concerned(pod, uses, policy):
         return None
     for each in FILTERS:
-        fate = each(pod, policy, there)
+        fate = each(pod, uses, policy, there)
         if fate is not None:
             return replace(fate, uses=uses)
     losses = tuple(loss for loss, has, allowed in (
@@ -83,50 +82,51 @@ def judge(pod: Pod, uses: Tuple[str, ...], policy: DrainPolicy, there: Surroundi
     return Fate(pod, GOES, "is deleted" if policy.disable_eviction else "is evicted", uses)
 
 
-def _is_concerned(pod: Pod, uses: Tuple[str, ...], policy: DrainPolicy) -> bool:
+def _is_concerned(pod: Pod, uses: Uses, policy: DrainPolicy) -> bool:
     """Components of ours are no matter of a drain: they leave with the labels of their node."""
     if pod.is_component or not (uses or policy.scope == NODE):
         return False
     return policy.pods is None or bool(policy.pods & pod.known_as)
 
 
-def _mirror(pod: Pod, _policy: DrainPolicy, _there: Surroundings) -> Optional[Fate]:
+def _mirror(pod: Pod, _uses: Uses, _policy: DrainPolicy, _there: Surroundings) -> Optional[Fate]:
     if not pod.mirror:
         return None
     return Fate(pod, STAYS, "is a static pod, which its kubelet starts from a file of the node")
 
 
-def _skipped(pod: Pod, policy: DrainPolicy, _there: Surroundings) -> Optional[Fate]:
+def _skipped(pod: Pod, _uses: Uses, policy: DrainPolicy, _there: Surroundings) -> Optional[Fate]:
     if not policy.skips(pod.labels):
         return None
     return Fate(pod, STAYS, "has a label that `skip_selector` names, so that drains leave it alone")
 
 
-def _terminating(pod: Pod, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
-    if not pod.terminating:
-        return None
-    if pod.has_outstayed(policy.skip_after, there.now):
-        return Fate(pod, STAYS, "should have ended by %s, and is not waited for any longer" % pod.terminating)
-    return Fate(pod, WAITS, "is being deleted already")
-
-
-def _daemonset(pod: Pod, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
-    if not comes_again(pod, there.daemonsets):
+def _daemonset(pod: Pod, uses: Uses, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
+    """One that is being deleted is followed by another, so that its end frees nothing but the GPUs that it has."""
+    if not comes_again(pod, there.daemonsets) or (pod.terminating and uses):
         return None
     if not policy.ignore_daemonsets:
         return Fate(pod, REFUSED, "belongs to %s" % pod.owner, losses=(OF_DAEMONSET,))
     return Fate(pod, STAYS, "belongs to %s, which would start it again at once" % pod.owner)
 
 
-def _namespace(pod: Pod, _policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
+def _terminating(pod: Pod, _uses: Uses, policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
+    if not pod.terminating:
+        return None
+    if pod.has_outstayed(policy.skip_after, there.now):
+        return Fate(pod, LEFT, "should have ended by %s, and is not waited for any longer" % pod.terminating)
+    return Fate(pod, WAITS, "is being deleted already")
+
+
+def _namespace(pod: Pod, _uses: Uses, _policy: DrainPolicy, there: Surroundings) -> Optional[Fate]:
     """The API server evicts nothing there, and the namespace's own end deletes it."""
     if pod.namespace not in there.terminating:
         return None
     return Fate(pod, WAITS, "goes with its namespace, which is being deleted")
 
 
-FILTERS: Tuple[Callable[[Pod, DrainPolicy, Surroundings], Optional[Fate]], ...] = (
-    _mirror, _skipped, _terminating, _daemonset, _namespace)
+FILTERS: Tuple[Callable[[Pod, Uses, DrainPolicy, Surroundings], Optional[Fate]], ...] = (
+    _mirror, _skipped, _daemonset, _terminating, _namespace)
 
 
 def comes_again(pod: Pod, daemonsets: Mapping[str, str]) -> bool:

@@ -78,13 +78,17 @@ def _claim(cluster: Client, namespace: str, name: str) -> Optional[Dict[str, Any
     return None
 
 
-def read_state(cluster: Client, node: str) -> NodeState:
-    """What the control plane knows of a node's kubelet; it is not silent where there is no such node."""
-    found = cluster.find("%s/%s" % (NODES, node)) or {}
-    for condition in (found.get("status") or {}).get("conditions") or ():
+def state_of(node: Mapping[str, Any]) -> NodeState:
+    """What the control plane knows of a Node's kubelet."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Ready" and condition.get("status") == "Unknown":
             return NodeState(True, str(condition.get("lastTransitionTime") or ""))
     return NodeState()
+
+
+def read_state(cluster: Client, node: str) -> NodeState:
+    """The same; a kubelet is not silent where there is no such node."""
+    return state_of(cluster.find("%s/%s" % (NODES, node)) or {})
 
 
 def _daemonsets(cluster: Client) -> Dict[str, str]:

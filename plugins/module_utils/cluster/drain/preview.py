@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What the drain of one node, or of many at the same time, would come to. Pure.
 
-A drain has two halves: which pods go, which stay or are waited for and what is refused; and the going itself.
+A drain has two halves: which pods go, stay, are waited for or left behind and what is refused; and the going itself.
 
 policy.py        what is asked for, in the words of `kubectl drain` where it has one
 observation.py   one look at the cluster: the nodes' pods, and what decides about them
 users.py         which pods use GPUs, by what the API says and by what the hosts have seen
-judgement.py     the fate of each pod: goes, waits, stays or is refused
+judgement.py     the fate of each pod: goes, waits, stays, is left behind or refused
 budgets.py       evictions added up, per PodDisruptionBudget, over all pods and nodes
 preview.py       all of that as one answer, before anything is touched
 carrying_out.py  evictions, each of one pod on one node, until nothing is left to wait for
@@ -24,7 +24,7 @@ from ...core.errors import GpuOpsError
 from ...core.refusal import Refusal
 from ..pods import Pod
 from .budgets import Budget, Sum, add_up
-from .judgement import GOES, STAYS, WAITS, Fate, Surroundings, judge, loss_refusals
+from .judgement import GOES, LEFT, STAYS, WAITS, Fate, Surroundings, judge, loss_refusals
 from .policy import DrainPolicy
 from .users import Claim, uses
 
@@ -79,14 +79,16 @@ class Preview:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it is refused, and another look a moment later may not be."""
-        return bool(self.refusals) and list(self.refusals) == _hopeless(self.tally) and self.tally.may_pass
+        """Whether it is refused, and another look a moment later may not be: budgets count the pods that there are, or
+        those that the controllers of these want, and one that is being replaced is missing among them for a moment
+        (getExpectedScale in pkg/controller/disruption of kubernetes/kubernetes)."""
+        return bool(self.refusals) and list(self.refusals) == _hopeless(self.tally)
 
     def require(self) -> None:
         """Raises GpuOpsError where anything stands against it."""
         if self.refusals:
             raise GpuOpsError.because(self.refusals, pods=[
-                _told(fate) for fates in self.fates.values() for fate in fates if fate.verdict != STAYS])
+                _told(fate) for fates in self.fates.values() for fate in fates if fate.verdict not in (STAYS, LEFT)])
 
     def result(self, node: str) -> Dict[str, Any]:
         """The keys of a module's result about one of the nodes."""
@@ -96,6 +98,7 @@ class Preview:
             "evicted": [_told(fate) for fate in self.of(node, GOES)],
             "stayed": [dict(_told(fate), reason=fate.why) for fate in self.of(node, STAYS)],
             "waiting": [dict(_told(fate), reason=fate.why) for fate in self.of(node, WAITS)],
+            "left": [dict(_told(fate), reason=fate.why) for fate in self.of(node, LEFT)],
             "blocked": [{"pod": str(fate.pod), "reason": later[fate.pod.uid]} for fate in self.of(node, GOES)
                         if fate.pod.uid in later],
             "budgets": [charge.result() for charge in self.tally.charges],
@@ -153,9 +156,9 @@ def _hopeless(tally: Sum) -> List[Refusal]:
 
 def _why_hopeless(budget: Budget) -> str:
     if budget.broken:
-        return "cannot be worked out by the control plane (%s)" % budget.broken
-    return "%s: it %s" % ("lets no pod go while there are no more of them" if budget.by_count else
-                          "never lets a pod go", budget.numbers())
+        return "cannot be worked out by the control plane (%s), which may be so while pods end whose controller is " \
+            "gone" % budget.broken
+    return "lets no pod go even while all of them are healthy: it %s" % budget.numbers()
 
 
 def _silent(observation: Observation, policies: Mapping[str, DrainPolicy],

@@ -4,7 +4,7 @@
 in."""
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Collection, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Disruption, Step
@@ -123,13 +123,15 @@ class Apt:
                           requires=requires)
                 for path in (PIN_FILE, UNATTENDED_FILE) if observation.files.get(path) is not None]
 
-    def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
+    def finish_before_removal(
+        self, observation: Observation, facts: HostFacts, leaving: Collection[str]
+    ) -> List[Step]:
         """dpkg's scripts take back what they have made."""
-        ours = torn.leaving(observation.torn)
+        ours = torn.unpacked_first(observation.torn)
         if not ours:
-            return _repair_steps(observation, removal_follows)
-        unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
-        return [unpack, *_repair_steps(observation, removal_follows, (unpack.id,))]
+            return _repair_steps(observation, bool(leaving))
+        unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving)
+        return [unpack, *_repair_steps(observation, bool(leaving), (unpack.id,))]
 
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target

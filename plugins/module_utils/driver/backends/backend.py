@@ -7,7 +7,7 @@ with each of them. Methods are pure.
 """
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Collection, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Step
@@ -84,8 +84,10 @@ class Backend(Protocol):
     ) -> List[Step]:
         """What holds the version once it is there."""
 
-    def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
-        """End what a stopped transaction of ours began, so that packages can go."""
+    def finish_before_removal(
+        self, observation: Observation, facts: HostFacts, leaving: Collection[str]
+    ) -> List[Step]:
+        """End what a stopped transaction of ours began, so that packages (leaving) can go."""
 
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Disruption, Step
@@ -190,7 +190,9 @@ class Rpm:
     ) -> List[Step]:
         return []
 
-    def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
+    def finish_before_removal(
+        self, observation: Observation, facts: HostFacts, leaving: Collection[str]
+    ) -> List[Step]:
         return self._finish(observation) if observation.ours_unfinished else []
 
     def notes(

@@ -127,10 +127,14 @@ def marks(host: Host) -> Marks:
 
 def came_since(host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
     """Those of these packages that dpkg has unpacked since (seconds since 1970)."""
-    lists = {name: [host.stat("%s/info/%s.list" % (ADMIN, each)) for each in (name, "%s:%s" % (name, native(host)))]
-             for name in names}
-    return frozenset(name for name, found in lists.items()
-                     if any(each is not None and each.st_mtime >= when for each in found))
+    this, came = sources.architecture(host), set()
+    for name in names:
+        bare, _colon, foreign = name.partition(":")
+        # Of what may be there for several architectures the list of its files has that in its name
+        lists = [host.stat("%s/info/%s.list" % (ADMIN, each)) for each in (bare, "%s:%s" % (bare, foreign or this))]
+        if any(each is not None and each.st_mtime >= when for each in lists):
+            came.add(name)
+    return frozenset(came)
 
 
 def write_marks(host: Host, names: Iterable[str]) -> None:

@@ -14,8 +14,9 @@ Where the clock was set back, what dpkg's log has at any time is taken for done 
 
 dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence, or with
 a part of it, as each log is written at its own time. Where the host has booted since the step was opened and the
-history has no entry of anybody else's that it had not then, what the simulation named, what was not there at the
-opening and is there now in the simulated version came by us.
+history has the newest entry that it had then, and none of anybody else's since, what the simulation named, what was not
+there at the opening and is there now in the simulated version came by us. Logs that were emptied for an image tell
+nothing.
 """
 from __future__ import annotations
 
@@ -46,12 +47,10 @@ class Entry:
     """A transaction in apt's history.
 
     start, end: local time 'YYYY-MM-DD hh:mm:ss'; end is that of the next entry, or '', when apt could not write it.
-    ended:      whether apt wrote it.
     """
 
     start: str
     end: str
-    ended: bool = True
 
     @property
     def backwards(self) -> bool:
@@ -87,10 +86,10 @@ def evidence(
             if now.get(name) == change.after or (change.after is not None and name in half)}
 
 
-def has_ended(host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
-    """Whether apt lived to see the end of the step's transactions. It has marked what came by then."""
-    ours = _newer(_entries(host, step), opened["known"])
-    return bool(ours) and all(entry.ended for entry in ours)
+def has_marked(host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
+    """Whether apt has begun the step's transaction: it marks what is to come before it writes to its history, and
+    starts dpkg after that (apt-pkg/deb/dpkgpm.cc, Go)."""
+    return bool(_newer(_entries(host, step), opened["known"]))
 
 
 def refresh(host: Host, request: Mapping[str, Optional[str]]) -> None:
@@ -153,10 +152,14 @@ def starts(host: Host) -> List[str]:
 
 
 def _of_others(host: Host, opened: Mapping[str, Any], ours: Iterable[Entry]) -> bool:
-    """Whether the history has an entry beside ours that it had not when the step was opened. They are counted: after a
-    power cut the clock may be an earlier one. What an older release has opened does not tell."""
-    return "starts" not in opened or bool(
-        Counter(starts(host)) - Counter(opened["starts"]) - Counter(entry.start for entry in ours))
+    """Whether the history has an entry beside ours that it had not when the step was opened, or may have had one. They
+    are counted: after a power cut the clock may be an earlier one. What an older release has opened does not tell."""
+    if "starts" not in opened:
+        return True
+    now = starts(host)
+    # Of rotated logs the one before is read too, so it is the oldest that a log loses by that
+    is_emptied = not {*opened["starts"][-1:]}.issubset(now)
+    return is_emptied or bool(Counter(now) - Counter(opened["starts"]) - Counter(entry.start for entry in ours))
 
 
 def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], Entry]]:
@@ -170,7 +173,7 @@ def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], 
         if packages and packages <= set(asked):
             following = blocks[number + 1]["Start-Date"] if number + 1 < len(blocks) else ""
             end = block.get("End-Date") or following
-            found.append((words, Entry(_time(block["Start-Date"]), _time(end), "End-Date" in block)))
+            found.append((words, Entry(_time(block["Start-Date"]), _time(end))))
     return found
 
 

@@ -53,10 +53,13 @@ class Apt:
         return database.came_since(host, names, when)
 
     def has_marked(self, host: Host, step: Step, opened: Mapping[str, Any]) -> bool:
-        return history.has_ended(host, step, opened)
+        return history.has_marked(host, step, opened)
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         return removal.removable(host, packages, installed_by_us)
+
+    def hidden(self, host: Host, packages: Mapping[str, Package], names: Iterable[str]) -> Tuple[str, ...]:
+        return ()
 
     def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
         return sources.configured_in(host, uri, ours)

@@ -92,7 +92,7 @@ def needs(
                 do = frozenset(
                     each for bare, arch, relation, asked in relations for each, version in offers.get(bare, ())
                     if packages[each].installed and _is_met(relation, version, asked)
-                    and _is_open(stanzas[each], arch or fields.get("Architecture", ""), native_architecture))
+                    and _is_open(stanzas[each], arch, fields.get("Architecture", ""), native_architecture))
                 found.append(Need(name, may, do - {name}))
     return found
 
@@ -113,11 +113,13 @@ def _is_met(relation: str, version: str, asked: str) -> bool:
     return not relation or bool(version) and compare(version, asked) in _MEETS.get(relation, ())
 
 
-def _is_open(fields: Mapping[str, str], wanted: str, native_architecture: str) -> bool:
-    """Whether a package serves one of this architecture."""
+def _is_open(fields: Mapping[str, str], asked: str, of: str, native_architecture: str) -> bool:
+    """Whether a package serves one of this architecture (of); asked: the one that the dependency names, which alone
+    counts then."""
     arch, several = fields.get("Architecture", ""), fields.get("Multi-Arch", "no")
-    if several == "foreign" or not native_architecture:
-        return True
-    if wanted == "any":
+    if asked == "any":
         return several == "allowed"
+    if not asked and (several == "foreign" or not native_architecture):
+        return True
+    wanted = asked or of
     return (native_architecture if arch == "all" else arch) == (native_architecture if wanted == "all" else wanted)

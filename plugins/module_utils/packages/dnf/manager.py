@@ -77,6 +77,14 @@ class Dnf(RpmManager):
     ) -> ContextManager[Index]:
         return index(host, repositories, beside_system)
 
+    def hidden(self, host: Host, packages: Mapping[str, Package], names: Iterable[str]) -> Tuple[str, ...]:
+        """By excludepkgs and includepkgs in dnf.conf(5), or a plugin."""
+        words = {word: name for name in names for word in transaction.specs({name: packages[name].version})}
+        with host.scratch() as scratch:
+            told = ask(host, scratch, "hidden", cache=scratch + "/cache", beside_system=False, repositories=[],
+                       without=[], files=[], specs=sorted(words))
+        return tuple(sorted(words[word] for word in told["hidden"]))
+
     def of_release(self, release: str) -> Dict[str, str]:
         """dnf.conf(5), Repository Variables."""
         return {"releasever": release.split(".")[0]}

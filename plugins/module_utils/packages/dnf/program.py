@@ -74,7 +74,7 @@ def opened(asked):
     conf.clean_requirements_on_remove = False
     conf.cacheonly = asked["op"] not in ("update", "refresh")
     # Locks say nothing of what is installed, and their plugin ends where it finds no list
-    base.init_plugins(set(WRITERS) | {"versionlock"} if asked["op"] == "automatic" else set(WRITERS))
+    base.init_plugins(set(WRITERS) | {"versionlock"} if asked["op"] in ("automatic", "hidden") else set(WRITERS))
     base.pre_configure_plugins()
     if asked["beside_system"]:
         base.read_all_repos()
@@ -308,6 +308,13 @@ def automatic(asked):
                          if database.swdb.resolveRPMTransactionItemReason(package.name, package.arch, -1) in reasons]}
 
 
+def hidden(asked):
+    """Those of what is installed that dnf does not find."""
+    base = filled(asked)
+    return {"hidden": [spec for spec in asked["specs"]
+                       if not dnf.subject.Subject(spec).get_best_query(sack=base.sack).installed()]}
+
+
 def history(asked):
     """Transactions, oldest first; of a copy, as dnf opens its own for writing."""
     below = "" if asked["root"] == "/" else asked["root"]
@@ -329,7 +336,8 @@ def history(asked):
 
 
 ANSWERS = {"update": update, "versions": versions, "streams": streams, "simulate": simulate, "remove": simulate,
-           "refresh": refresh, "download": download, "automatic": automatic, "history": history}
+           "refresh": refresh, "download": download, "automatic": automatic, "hidden": hidden,
+           "history": history}
 
 
 def main():

@@ -56,6 +56,10 @@ class RpmManager(abc.ABC):
     def locked(self, host: Host) -> Callable[[str, str], bool]:
         """What tells of a package's name and version whether somebody has locked it."""
 
+    @abc.abstractmethod
+    def hold_paths(self, capability: str) -> Tuple[str, ...]:
+        """As PackageManager.hold_paths()."""
+
     def installed(self, host: Host) -> Dict[str, Package]:
         """Those that somebody has locked count as held."""
         is_locked = self.locked(host)
@@ -67,7 +71,12 @@ class RpmManager(abc.ABC):
         if not ours.intersection(packages):
             return ()
         with self.open(host, []) as opened:
+            # What a lock keeps nobody needs for that
+            opened.hold(dict.fromkeys(self.hold_paths("")))
             return removal.removable(opened, packages, ours)
+
+    def hidden(self, host: Host, packages: Mapping[str, Package], names: Iterable[str]) -> Tuple[str, ...]:
+        return ()
 
     def came_since(self, host: Host, names: Iterable[str], when: float) -> FrozenSet[str]:
         return database.came_since(host, names, when)

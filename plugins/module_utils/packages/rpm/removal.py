@@ -23,6 +23,7 @@ def removable(opened: Index, packages: Mapping[str, Package], installed_by_us: I
 
 
 def _is_alone(opened: Index, names: Iterable[str], ours: Iterable[str]) -> bool:
-    """Whether nothing of others goes with these; what the manager refuses to remove does not go, now or later."""
+    """Whether nothing of others goes with these; what the manager refuses to remove (dnf.conf(5), protected_packages)
+    does not go, now or later."""
     told = opened.simulate_removal(names)
     return not told.problem and set(told.removes) <= set(ours)

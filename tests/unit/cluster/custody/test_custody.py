@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from dataclasses import replace
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import pytest
 from cluster_api import Answer, Api
@@ -39,7 +40,7 @@ from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -85,10 +86,11 @@ class TestTakingOnTheDouble:
         assert store.writes == []
 
 
-def plugin(store: Store, **metadata: Any) -> None:
-    """A pod of a component of ours on the node."""
+def plugin(store: Store, selector: Sequence[str] = (), **metadata: Any) -> None:
+    """A pod of a component of ours on the node. selector: labels of which it wants the value 'true'."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}
-    store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": NODE}, "metadata": {
+    spec = {"nodeName": NODE, "nodeSelector": dict.fromkeys(selector, "true")}
+    store.put({"apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": {
         "name": "plugin", "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpuops"},
         "ownerReferences": [owner], **metadata}})
 
@@ -96,25 +98,41 @@ def plugin(store: Store, **metadata: Any) -> None:
 class TestDeadKubeletOnTheDouble:
     """Nobody ends the pods, those of the components no more than others."""
 
-    def silent(self, bed: Bed, store: Store) -> None:
+    def silent(self, store: Store) -> None:
         there = store.get("Node", "", NODE)
         assert there
         there["status"]["conditions"] = [
             {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-        plugin(store, deletionTimestamp="2026-01-01T00:00:30Z")
 
     def test_is_taken_where_pods_may_be_left_behind(self, bed: Bed, store: Store) -> None:
-        self.silent(bed, store)
+        self.silent(store)
+        plugin(store, deletionTimestamp="2026-01-01T00:00:30Z")
         drain = functools.partial(drain_node, bed.client, NODE, policy_of({"skip_wait_for_delete_timeout": 30}))
         told = bed.custody("a").take(NODE, replace(taking(drain), skip_after=30.0))
         assert told["custody"] == "taken" and not bed.is_open()
         assert "pod gpuops/plugin of node gpu-1 should have ended by 2026-01-01T00:00:30Z, and was not waited for any "\
             "longer" in told["notes"]
 
-    def test_is_not_where_they_may_not_and_the_way_is_named(self, bed: Bed, store: Store) -> None:
-        self.silent(bed, store)
-        error = refused("cluster.components_stay", bed.take, "a")
-        assert error.refusals[0].option == "skip_wait_for_delete_timeout"
+    @pytest.mark.parametrize("leaving", [{"selector": [*ADMITTING]}, {"deletionTimestamp": "2026-01-01T00:00:30Z"}])
+    def test_is_not_where_they_may_not_and_the_way_is_named(
+        self, bed: Bed, store: Store, leaving: Dict[str, Any]
+    ) -> None:
+        """Before it is cordoned, and without a wait for what never ends."""
+        self.silent(store)
+        plugin(store, **leaving)
+        before, began, drain = bed.end(), bed.time.now, Drained()
+        store.writes.clear()
+        for dry_run in (True, False):
+            error = refused("cluster.kubelet_silent", bed.custody("a").take, NODE, taking(drain), dry_run=dry_run)
+            assert error.refusals[0].option == "skip_wait_for_delete_timeout" and "gpuops/plugin" in error.found
+        assert bed.end() == before and bed.time.now == began and drain.asked == [True, True]
+        assert {path.split("/")[-1] for _verb, path in store.writes} == {"custody-gpu-1"}
+
+    def test_is_taken_where_they_stay_anyway(self, bed: Bed, store: Store) -> None:
+        self.silent(store)
+        plugin(store, ["kubernetes.io/of-the-user"])
+        bed.write("admin", labels={"kubernetes.io/of-the-user": "true"})
+        assert bed.take("a")["custody"] == "taken"
 
 
 class TestUnwindingOnTheDouble:
@@ -317,6 +335,23 @@ class TestReturningOnTheDouble:
         bed.custody("a").give_back(NODE, back)
         assert bed.is_open() and bed.end()["lease"] is False
 
+    def test_one_whose_kubelet_is_not_heard_of_offers_nothing(self, bed: Bed, store: Store) -> None:
+        """What it said when it was last stays on its Node."""
+        def status() -> Dict[str, Any]:
+            there = store.get("Node", "", NODE)
+            assert there
+            found: Dict[str, Any] = there["status"]
+            return found
+
+        status()["allocatable"]["nvidia.com/gpu"] = "8"
+        back = replace(returning(), offers=bed.take("a")["offers"], timeout=0)
+        status()["conditions"][0]["status"] = "Unknown"
+        error = refused("cluster.gpus_not_offered", bed.custody("a").give_back, NODE, back)
+        assert "offers nothing while it is not Ready" in error.found and not bed.is_open()
+        status()["conditions"][0]["status"] = "True"
+        bed.custody("a").give_back(NODE, back)
+        assert bed.is_open()
+
     def test_a_node_that_was_not_taken_gets_its_labels_for_one_look(self, bed: Bed, store: Store, api: Api) -> None:
         store.writes.clear()
         api.state.requests.clear()
@@ -388,6 +423,22 @@ class TestOthersAtWorkOnTheDouble:
 
 
 class TestOptOutsOnTheDouble:
+    def test_a_machine_that_others_write_to_all_the_time_is_told(self, bed: Bed, store: Store) -> None:
+        store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
+            "name": "m", "namespace": "default"}, "spec": {}})
+        bed.write("capi", annotations={
+            "cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"})
+        before, real, writes = bed.end(), bed.client.apply, itertools.count()
+
+        def apply(path: str, *arguments: Any, **options: Any) -> Any:
+            if "/machines/" in path:
+                bed.merge(path, {"metadata": {"labels": {"writes": str(next(writes))}}}, "capi")
+            return real(path, *arguments, **options)
+
+        bed.client.apply = apply  # type: ignore[method-assign]
+        error = refused("cluster.node_contended", bed.take, "a")
+        assert "Machine m was changed by others" in error.found and bed.end() == before
+
     def test_the_machine_is_not_replaced_meanwhile(self, bed: Bed, store: Store) -> None:
         store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
             "name": "m", "namespace": "default"}, "spec": {}})
@@ -403,6 +454,14 @@ class TestOptOutsOnTheDouble:
         assert is_protected()
         bed.give_back("a")
         assert not is_protected()
+        # A node that somebody has freed by hand, who did not know of its Machine
+        bed.take("dead")
+        bed.free()
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        assert is_protected()
+        assert bed.custody("next").give_back(NODE, returning(), dry_run=True)["changed"] and is_protected()
+        assert bed.give_back("next")["changed"] and not is_protected() and bed.lease() is None
+        assert not bed.give_back("next")["changed"]
         refused("cluster.pods_not_evicted", bed.take, "a",
                 Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")))
         assert not is_protected()

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+SKIP = "nvidia.com/gpu-driver-upgrade.skip"
 MCO = "machineconfiguration.openshift.io/"
 FLUO = "flatcar-linux-update.v1.flatcar-linux.net/"
 KURED = "weave.works/kured-node-lock"
@@ -32,6 +33,9 @@ def who(**given_node: Any) -> List[str]:
     ({UPGRADE: "upgrade-required"}, {}, "", "NVIDIA"),
     ({UPGRADE: "upgrade-failed"}, {}, "", "NVIDIA"),
     ({"nvidia.com/ofed-driver-upgrade-state": "drain-required"}, {}, "", "NVIDIA"),
+    ({UPGRADE: "drain-required", SKIP: "true"}, {}, "", "NVIDIA"),
+    ({UPGRADE: "upgrade-required", SKIP: "false"}, {}, "", "NVIDIA"),
+    ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", SKIP: "true"}, {}, "", "NVIDIA"),
     ({}, {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}, "", "kured"),
     ({}, {FLUO + "reboot-in-progress": "true"}, "", "Flatcar"),
     ({}, {FLUO + "reboot-ok": "true"}, "", "Flatcar"),
@@ -43,6 +47,7 @@ def who(**given_node: Any) -> List[str]:
     ({}, {}, "ToBeDeletedByClusterAutoscaler", "autoscaler"),
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
+    ({}, {}, "remediation.medik8s.io/self-node-remediation", "medik8s"),
 ])
 def test_who_is_at_work_is_named(
     labels: Dict[str, str], annotations: Dict[str, str], taint: str, name: str
@@ -54,7 +59,9 @@ def test_who_is_at_work_is_named(
 
 @pytest.mark.parametrize("labels, annotations, taint", [
     ({UPGRADE: "upgrade-done"}, {}, ""), ({UPGRADE: ""}, {}, ""),
-    ({"nvidia.com/gpu-driver-upgrade.skip": "true"}, {}, ""),
+    ({SKIP: "true"}, {}, ""), ({UPGRADE: "upgrade-required", SKIP: "true"}, {}, ""),
+    ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", "nvidia.com/ofed-driver-upgrade.skip": "true"}, {},
+     ""),
     ({}, {"nvidia.com/gpu-driver-upgrade-enabled": "true"}, ""),
     ({}, {FLUO + "reboot-needed": "true", FLUO + "reboot-in-progress": "false"}, ""),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "a",

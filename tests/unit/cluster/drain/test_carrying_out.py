@@ -32,15 +32,19 @@ class World:
         self.client = client
         self.lines: List[str] = []
         self.asleep: Callable[[float], None] = lambda now: None
+        self.began = epoch("2026-01-01T00:00:00Z")
         self.time = Time(lambda now: self.asleep(now))
 
     def see(self, **options: Any) -> Preview:
         self.policies = {"gpu-1": policy_of(options)}
-        return look(self.client, self.policies, self.time.sleep, lambda: 0.0)
+        return look(self.client, self.policies, self.time.sleep, self.now)
 
     def drain(self) -> Drain:
         return Drain(self.client, "gpu-1", self.policies["gpu-1"], self.lines.append, self.time.clock, self.time.sleep,
-                     lambda: epoch("2026-01-01T00:00:00Z") + self.time.now)
+                     self.now)
+
+    def now(self) -> float:
+        return self.began + self.time.now
 
     def run(self, **options: Any) -> Dict[str, Any]:
         seen = self.see(**options)
@@ -305,8 +309,19 @@ class TestWaiting:
         world.api.state.pods = [pod("a"), pod("old", deletionTimestamp="2026-01-01T00:00:30Z")]
         world.api.state.terminating = {"a"}
         done = world.run(timeout=300, skip_wait_for_delete_timeout=60)
-        assert names(done["left"]) == ["a", "old"] and 90 < world.time.now < 100
+        assert names(done["left"]) == ["a", "old"] and done["stayed"] == [] and 90 < world.time.now < 100
         assert "should have ended by 2026-01-01T00:00:30Z" in done["left"][0]["reason"]
+
+    def test_what_should_have_ended_before_is_left_behind_in_check_mode_too(self, world: World) -> None:
+        world.api.state.nodes = [node("gpu-1", ready=False)]
+        world.api.state.pods = [pod("old", deletionTimestamp="2026-01-01T00:00:30Z")]
+        world.began = epoch("2026-01-01T00:10:00Z")
+        seen = world.see(skip_wait_for_delete_timeout=60)
+        for told in (world.drain().ask(seen), world.drain().run(seen)):
+            assert names(told["left"]) == ["old"] and told["stayed"] == [] and not told["changed"]
+            assert "should have ended by 2026-01-01T00:00:30Z" in told["left"][0]["reason"]
+            assert told["left"][0]["uses"] == ["nvidia.com/gpu=1"]
+        assert world.time.now == 0
 
     def test_jobs_are_let_end_by_themselves(self, world: World) -> None:
         world.api.state.pods = [pod("a", labels={"job": "x"}), pod("b")]
@@ -443,18 +458,23 @@ class TestLookedAt:
 
 
 class TestBudgetsOfWhatIsThere:
-    """With a number as minAvailable the control plane expects the pods that there are, and one of them that is being
-    replaced is not."""
+    """The control plane expects the pods that there are, or those that their controllers want, and one of them that is
+    being replaced is not."""
 
-    def counted(self, expected: int, **spec: Any) -> Dict[str, Any]:
+    def counted(self, expected: int, failed: bool = False, **spec: Any) -> Dict[str, Any]:
+        conditions = [{"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed"}] if failed else []
         return {"metadata": {"namespace": "team", "name": "web"},
                 "spec": {"selector": {"matchLabels": {"app": "web"}}, **(spec or {"minAvailable": 3})},
                 "status": {"disruptionsAllowed": 0, "expectedPods": expected, "desiredHealthy": 3,
-                           "currentHealthy": 3}}
+                           "currentHealthy": 3, "conditions": conditions}}
 
-    def test_one_is_not_judged_by_the_moment_in_which_a_pod_is_replaced(self, world: World) -> None:
+    @pytest.mark.parametrize("spec", [
+        {"minAvailable": 3}, {"minAvailable": "50%"}, {"maxUnavailable": 1}, {"failed": True, "maxUnavailable": 1}])
+    def test_one_is_not_judged_by_the_moment_in_which_a_pod_is_replaced(
+        self, world: World, spec: Dict[str, Any]
+    ) -> None:
         world.api.state.pods = [pod("a", labels={"app": "web"})]
-        world.api.state.lists[BUDGETS] = [self.counted(3)]
+        world.api.state.lists[BUDGETS] = [self.counted(3, **spec)]
         world.asleep = lambda now: world.api.state.lists.update({BUDGETS: [self.counted(4)]})
         assert world.see().refusals == () and world.time.now == 5
 
@@ -463,15 +483,10 @@ class TestBudgetsOfWhatIsThere:
         world.api.state.lists[BUDGETS] = [self.counted(3)]
         [refusal] = world.see().refusals
         assert refusal.code == "cluster.budget_never_allows" and world.time.now == 5
-        assert "team/web lets no pod go while there are no more of them: it needs 3 healthy pods of 3" in refusal.found
+        assert "web lets no pod go even while all of them are healthy: it needs 3 healthy pods of 3" in refusal.found
 
-    @pytest.mark.parametrize("spec, owner", [
-        ({"minAvailable": "100%"}, "ReplicaSet"), ({"maxUnavailable": 0}, "ReplicaSet"), ({"minAvailable": 3}, None)])
-    def test_what_no_time_changes_is_refused_at_once(
-        self, world: World, spec: Dict[str, Any], owner: Optional[str]
-    ) -> None:
-        """Those of replicas that the controllers want, and a drain that is refused for something else anyway."""
-        world.api.state.pods = [pod("a", labels={"app": "web"}, owner=owner)]
-        world.api.state.lists[BUDGETS] = [self.counted(3, **spec)]
+    def test_a_drain_that_is_refused_anyway_is_at_once(self, world: World) -> None:
+        world.api.state.pods = [pod("a", labels={"app": "web"}, owner=None)]
+        world.api.state.lists[BUDGETS] = [self.counted(3)]
         assert "cluster.budget_never_allows" in [each.code for each in world.see().refusals]
         assert world.time.now == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.judgement import (
     GOES,
+    LEFT,
     REFUSED,
     STAYS,
     WAITS,
@@ -61,10 +62,22 @@ TABLE: Mapping[str, Case] = {
     "a terminating one that nobody starts again": ({"deletionTimestamp": DELETED, "owner": None}, {}, WAITS),
     "a terminating one that keeps data": ({"deletionTimestamp": DELETED, "volumes": SCRATCH}, {}, WAITS),
     "one that should have ended long ago": (
-        {"deletionTimestamp": DELETED}, {"skip_wait_for_delete_timeout": 99}, STAYS),
+        {"deletionTimestamp": DELETED}, {"skip_wait_for_delete_timeout": 99}, LEFT),
     "one that should have ended just now": (
         {"deletionTimestamp": DELETED}, {"skip_wait_for_delete_timeout": 100}, WAITS),
     "one of a DaemonSet": ({"ownerReferences": daemon()}, {}, STAYS),
+    "a terminating one of a DaemonSet": (
+        {"gpus": 0, "ownerReferences": daemon(), "deletionTimestamp": DELETED}, {"scope": "node"}, STAYS),
+    "a terminating one of a DaemonSet, which should have ended long ago": (
+        {"gpus": 0, "ownerReferences": daemon(), "deletionTimestamp": DELETED},
+        {"scope": "node", "skip_wait_for_delete_timeout": 99}, STAYS),
+    "a terminating one of a DaemonSet that must not stay": (
+        {"gpus": 0, "ownerReferences": daemon(), "deletionTimestamp": DELETED},
+        {"scope": "node", "ignore_daemonsets": False}, REFUSED),
+    "a terminating one of a DaemonSet with a GPU": (
+        {"ownerReferences": daemon(), "deletionTimestamp": DELETED}, {}, WAITS),
+    "a terminating one of a DaemonSet that is gone": (
+        {"gpus": 0, "ownerReferences": daemon("uid-gone"), "deletionTimestamp": DELETED}, {"scope": "node"}, WAITS),
     "one of a DaemonSet that must not stay": ({"ownerReferences": daemon()}, {"ignore_daemonsets": False}, REFUSED),
     "one of a DaemonSet that is gone": ({"ownerReferences": daemon("uid-gone")}, {}, REFUSED),
     "one of a DaemonSet that is gone, by force": ({"ownerReferences": daemon("uid-gone")}, {"force": True}, GOES),
