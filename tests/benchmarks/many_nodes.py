@@ -54,11 +54,19 @@ PROBE_IMAGE = defaults("gpu_validation")["gpu_validation_pod_image"]
 PEAK_MIB, CPU_SECONDS_A_HOST, FULL_LISTS = 300.0, 0.05, 1
 MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "peak_mib": "the memory"}
 
+# What the playbooks ask more than once, where each release has it
+ASKED = {
+    NOW: """pre_tasks:
+    - ansible.builtin.import_role:
+        name: "{tree}/playbooks/roles/playbook_variables"
+        public: true""",
+    BEFORE: """vars_files: ["{tree}/playbooks/vars/site.yml"]""",
+}
 # The cluster's part of site; its hosts are not asked for anything
 PLAY = """
 - hosts: all
   gather_facts: false
-  vars_files: ["{tree}/playbooks/vars/site.yml"]
+  {asked}
   tasks:
 """
 GROUPED = """
@@ -148,7 +156,8 @@ class Bench:
         inventory.write_text(json.dumps({"all": {"hosts": {
             name(each * GPU_NODES_OF): self._host(each * GPU_NODES_OF) for each in hosts} or {"localhost": {}},
             "vars": {"ansible_connection": "local"}}}))
-        playbook.write_text("---" + text.format(tree=content(collections)))
+        tree = content(collections)
+        playbook.write_text("---" + text.format(tree=tree, asked=ASKED[release].format(tree=tree)))
         variables = json.dumps({"gpu_cluster_kubeconfig": str(self.lab.kubeconfig), "gpu_components": BROUGHT})
         return Way(("ansible-playbook", str(playbook), "--inventory", str(inventory), "--extra-vars", variables),
                    collections)

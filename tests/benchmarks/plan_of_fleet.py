@@ -26,7 +26,7 @@ from workspace import collections_root  # noqa: E402
 sys.path.insert(0, str(collections_root()))
 
 from canned import planned  # noqa: E402
-from stand_ins import collection, store_plans  # noqa: E402
+from stand_ins import STORED_PLAN, collection  # noqa: E402
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step  # noqa: E402
 
@@ -57,7 +57,7 @@ class Bench:
     def __init__(self, directory: Path, hosts: int) -> None:
         self.directory = directory
         self.names = ["gpu-%05d" % number for number in range(hosts)]
-        store_plans(collection(directory, {}))
+        collection(directory, {"gpu_plan": STORED_PLAN})
         self.environment = measuring.environment(directory, str(directory))
         self.environment.pop("KUBECONFIG", None)
 

@@ -6,11 +6,12 @@ Playbooks, roles, and all that goes to a cluster are the real ones.
 """
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from cluster_api import Api
 from controller import Controller
-from stand_ins import collection
+from stand_ins import kept
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, digest, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
@@ -27,7 +28,7 @@ from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         name = self._task.action.rpartition(".")[2]
-        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + "." + name)
+        calls = pathlib.Path(task_vars["inventory_dir"]) / (task_vars["inventory_hostname"] + "." + name)
         number = int(calls.read_text()) if calls.exists() else 0
         calls.write_text(str(number + 1))
         canned = self._templar.template(task_vars["canned"])
@@ -62,14 +63,19 @@ class Hosts:
 
     def __init__(self, controller: Controller, api: Api) -> None:
         self.controller, self.api = controller, api
-        self.root = controller.directory / "collections"
-        self.actions = collection(self.root, dict.fromkeys(CANNED, ACTION))
+        self._actions = dict.fromkeys(CANNED, ACTION)
+
+    @property
+    def root(self) -> Path:
+        return kept(self.controller.directory.parent / "in-words", self._actions)
+
+    def put(self, **actions: str) -> None:
+        """Have action plugins of a test in the place of the collection's. actions: {name: source}."""
+        self._actions.update(actions)
 
     def around(self, name: str, source: str) -> None:
         """Put an action plugin of a test around one of the collection."""
-        real = self.actions / (name + ".py")
-        real.rename(self.actions / ("of_%s.py" % name))
-        real.write_text(AROUND.format(name=name) + source)
+        self.put(**{name: AROUND.format(name=name) + source})
 
     def site(
         self, canned: Dict[str, Any], *options: str, hosts: Sequence[str] = ("gpu-1",), **variables: Any
@@ -84,7 +90,7 @@ class Hosts:
 
     def calls(self, module: str, host: str = "gpu-1") -> int:
         """How often a module was run."""
-        path = self.actions / ("%s.%s" % (host, module))
+        path = self.controller.directory / ("%s.%s" % (host, module))
         return int(path.read_text()) if path.exists() else 0
 
     def label(self, name: str) -> Optional[str]:

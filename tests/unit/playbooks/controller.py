@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import ready_ansible
-from workspace import collections_root
+from workspace import REPOSITORY, collections_root
 
 Result = Dict[str, Any]
+# What the playbooks ask more than once
+VARIABLES = REPOSITORY / "playbooks" / "roles" / "playbook_variables" / "vars" / "main.yml"
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
 

@@ -62,7 +62,7 @@ from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
-        done = pathlib.Path(__file__).parent / ("done." + task_vars["inventory_hostname"])
+        done = pathlib.Path(task_vars["place"]) / ("done." + task_vars["inventory_hostname"])
         return dict(self._templar.template(task_vars["plans"])["after" if done.exists() else "before"])
 '''
 CHANGE = '''
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         time.sleep(task_vars["seconds"])
         behaviour = self._templar.template(task_vars["behaviour"])
-        own = pathlib.Path(__file__).parent
+        own = pathlib.Path(task_vars["place"])
         if behaviour == "hangs":
             time.sleep(20 * task_vars["seconds"])
         if behaviour == "fails":
@@ -241,8 +241,8 @@ class Admin:
 class Kubelets:
     """Scheduler and kubelets of all nodes: pods run at once and end when they are told to, and an ill node recovers."""
 
-    def __init__(self, client: Client, actions: Path, dice: random.Random) -> None:
-        self._client, self._actions, self._dice = client, actions, dice
+    def __init__(self, client: Client, place: Path, dice: random.Random) -> None:
+        self._client, self._place, self._dice = client, place, dice
         self._ill: Dict[str, float] = {}
 
     def at_work(self) -> Beside:
@@ -258,7 +258,7 @@ class Kubelets:
             elif pod["status"].get("phase") == "Pending":
                 self._client.patch(path + "/status", {"status": {"phase": "Running", "conditions": [
                     {"type": "Ready", "status": "True", "lastTransitionTime": "2026-07-01T12:00:00Z"}]}})
-        for asked in self._actions.glob("ill.*"):
+        for asked in self._place.glob("ill.*"):
             name = asked.name[len("ill."):]
             self._ready(name, "False")
             self._ill[name] = time.monotonic() + self._dice.uniform(1, 1.5 * NODE_SECONDS)
@@ -320,6 +320,7 @@ class Storm:
         self.names = ["gpu-%03d" % number for number in range(count)]
         self.limit, self.of_zone = dice.randrange(2, 6), dice.randrange(1, 4)
         self.client = self.api.client()
+        self.place = place
         place.mkdir(parents=True)
         self.controllers = []
         for number in range(dice.randrange(1, 4)):
@@ -327,8 +328,7 @@ class Storm:
             directory.mkdir()
             self.controllers.append(Controller(directory))
         self.hosts = Hosts(self.controllers[0], self.api)  # type: ignore[arg-type]
-        (self.hosts.actions / "gpu_plan.py").write_text(PLAN)
-        (self.hosts.actions / "gpu_driver_activation.py").write_text(CHANGE)
+        self.hosts.put(gpu_plan=PLAN, gpu_driver_activation=CHANGE)
         for number, name in enumerate(self.names):
             self.client.create(NODES, node(name, **{ZONE: "zone-%d" % (number % 4)}))
         self.serve(1 + count // 3)
@@ -354,7 +354,7 @@ class Storm:
         told = ["%d hosts, limits %d and %d of a zone, %d controllers" % (
             len(self.names), self.limit, self.of_zone, len(self.controllers))]
         admin = Admin(self.api.client(), self.names, random.Random(self.dice.random()))
-        kubelets = Kubelets(self.bed.kubelets, self.hosts.actions, random.Random(self.dice.random()))
+        kubelets = Kubelets(self.bed.kubelets, self.place, random.Random(self.dice.random()))
         audit = Audit(self.api)
         with kubelets.at_work():
             with admin.at_work(), ThreadPoolExecutor(len(self.controllers)) as pool:
@@ -377,7 +377,7 @@ class Storm:
         told += ["repeated %d times" % repetitions,
                  "%d pods were evicted, %d times a budget refused" % audit.evictions()]
         wrong = judge(audit.nodes(), self.limit, self.of_zone)
-        undone = [name for name in self.names if not (self.hosts.actions / ("done." + name)).exists()]
+        undone = [name for name in self.names if not (self.place / ("done." + name)).exists()]
         if undone or code:
             wrong.append("not done: %s (%d)\n%s\n%s" % (", ".join(undone), code, text[-3000:],
                                                       "\n".join(each[1][-1500:] for each in ended)))
@@ -422,7 +422,8 @@ class Storm:
             "gpuops.nvidia.site", "--tags", "hosts", "--forks", "8", "--inventory", str(own), hosts=names,
             environment={"ANSIBLE_COLLECTIONS_PATH": str(self.hosts.root)}, variables={
                 "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "node_maintenance_timeout": NODE_SECONDS,
-                "canned": {}, "plans": {"before": plan, "after": planned(Plan())}, "seconds": 0.3,
+                "canned": {}, "place": str(self.place), "seconds": 0.3,
+                "plans": {"before": plan, "after": planned(Plan())},
                 "node_maintenance_lease_seconds": LEASE_SECONDS, "node_maintenance_wait_timeout": PATIENCE_SECONDS,
                 "gpu_rollout_limit": self.limit, "gpu_rollout_domain_limit": self.of_zone,
                 "gpu_rollout_max_failures": "100", "gpu_rollout_max_unreachable": "100%",

@@ -3,21 +3,24 @@
 """The collection with action plugins of a test's own: playbooks, roles and everything else are the real ones."""
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Iterable, Mapping
 
 from workspace import REPOSITORY
 
-# gpu_plan as it is, but for what the module finds: that is a stored result, or the host cannot be reached
+# gpu_plan as it is, but for what the module finds: that is a stored result in the directory that the variable 'stored'
+# names, or the host cannot be reached
 STORED_PLAN = '''
 import json
 import pathlib
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible_collections.gpuops.nvidia.plugins.action import of_plan
+from ansible_collections.gpuops.nvidia.plugins.action import of_gpu_plan
 
 
-class ActionModule(of_plan.ActionModule):
+class ActionModule(of_gpu_plan.ActionModule):
     def _rounds(self, arguments, content, task_vars):
         stored = pathlib.Path(task_vars["stored"])
         found = json.loads((stored / (task_vars["inventory_hostname"] + ".json")).read_text())
@@ -29,8 +32,17 @@ class ActionModule(of_plan.ActionModule):
 '''
 
 
-def collection(root: Path, actions: Mapping[str, str]) -> Path:
-    """Make it below a directory; where its action plugins are. actions: {name: source} in place of its own."""
+def kept(place: Path, actions: Mapping[str, str]) -> Path:
+    """Where the collection is with these action plugins: below this place, and made once, as what is at the ready for
+    its runs has it imported."""
+    root = place / hashlib.sha256(json.dumps(actions, sort_keys=True).encode()).hexdigest()[:16]
+    if not root.exists():
+        collection(root, actions)
+    return root
+
+
+def collection(root: Path, actions: Mapping[str, str]) -> None:
+    """Make it below a directory. actions: {name: source} in place of its own, which a source has as 'of_' + name."""
     home = root / "ansible_collections" / "gpuops" / "nvidia"
     there = home / "plugins" / "action"
     there.mkdir(parents=True)
@@ -41,15 +53,8 @@ def collection(root: Path, actions: Mapping[str, str]) -> Path:
                                       if path.stem not in actions])
     for name, source in actions.items():
         (there / (name + ".py")).write_text(source)
-    return there
-
-
-def store_plans(actions: Path) -> None:
-    """Have gpu_plan take what it finds from files in the directory that the variable 'stored' names."""
-    (actions / "of_plan.py").symlink_to(REPOSITORY / "plugins" / "action" / "gpu_plan.py")
-    path = actions / "gpu_plan.py"
-    path.unlink(missing_ok=True)
-    path.write_text(STORED_PLAN)
+        if "of_" + name in source:
+            (there / ("of_%s.py" % name)).symlink_to(plugins / "action" / (name + ".py"))
 
 
 def _link(here: Path, there: Path, names: Iterable[str]) -> None:

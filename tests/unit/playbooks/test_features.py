@@ -11,10 +11,9 @@ import yaml
 from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
-from controller import Controller
+from controller import VARIABLES, Controller
 from documentation import returned, undocumented
 from object_store import Answer, Store
-from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
@@ -28,7 +27,7 @@ def play(hosts: Hosts, *readings: Dict[str, str], options: Sequence[str] = (), *
     path = hosts.controller.directory / "play.json"
     path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
         {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "features"}}]}]))
-    for calls in hosts.actions.glob("*.gpu_info"):
+    for calls in hosts.controller.directory.glob("*.gpu_info"):
         calls.unlink()
     done = hosts.controller.play(
         str(path), *options, hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(hosts.root)}, variables={
@@ -135,7 +134,7 @@ def test_site_knows_whose_they_are(
     (told,), = controller.tasks(
         [{"ansible.builtin.debug": {"msg": [
             "{{ gpu_features_are_ours | bool }}", "{{ gpu_node_has_features | bool }}"]},
-          "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()),
+          "vars": {**yaml.safe_load(VARIABLES.read_text()),
                    "gpu_node": {"labels": labels, "our_labels": ours}}}], hosts=("gpu-1",), variables=variables)
     assert told["msg"] == list(expected)
 
@@ -183,7 +182,7 @@ def test_site_looks_at_those_that_have_or_speak_of_them_and_at_no_others(control
     hosts = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
     (told,), = controller.tasks(
         [{"ansible.builtin.debug": {"msg": "{{ gpu_hosts_with_features }}"}, "run_once": True,
-          "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()), "gpu_components_told": {},
+          "vars": {**yaml.safe_load(VARIABLES.read_text()), "gpu_components_told": {},
                    "node_maintenance_clusters": {"clusters": [{"hosts": list(hosts)}], "of_hosts": facts}}}],
         "--inventory", str(inventory), hosts=hosts)
     assert sorted(told["msg"]) == ["gpu-2", "gpu-3", "gpu-4"]

@@ -22,10 +22,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import 
 TAINT = "gpuops.nvidia.com/not-ready"
 # Of the validation only the cluster's half is real
 VALIDATION = '''
-from ansible_collections.gpuops.nvidia.plugins.action import of_validation
+from ansible_collections.gpuops.nvidia.plugins.action import of_gpu_validation
 
 
-class ActionModule(of_validation.ActionModule):
+class ActionModule(of_gpu_validation.ActionModule):
     def run(self, tmp=None, task_vars=None):
         if self._task.args.get("scope") == ["cluster"]:
             return super().run(tmp, task_vars)
@@ -40,8 +40,7 @@ class Fleet(Hosts):
     def __init__(self, controller: Controller, api: Api) -> None:
         super().__init__(controller, api)
         api.state.store = Store(has_controllers=True)
-        (self.actions / "of_validation.py").symlink_to(REPOSITORY / "plugins" / "action" / "gpu_validation.py")
-        (self.actions / "gpu_validation.py").write_text(VALIDATION)
+        self.put(gpu_validation=VALIDATION)
 
     def play(self, name: str, *options: str, hosts: Sequence[str], **variables: Any) -> str:
         environment = {"ANSIBLE_COLLECTIONS_PATH": str(self.root), **variables.pop("environment", {})}

@@ -40,7 +40,7 @@ def taken_over(record):
 class Stopped(ActionModule):
     def run(self, tmp=None, task_vars=None):
         told = super().run(tmp, task_vars)
-        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + ".%(module)s")
+        calls = pathlib.Path(task_vars["inventory_dir"]) / (task_vars["inventory_hostname"] + ".%(module)s")
         if int(calls.read_text()) == %(call)d:
             client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
             Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(taken_over)
@@ -91,10 +91,7 @@ def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: 
     ("gpu_plan", 2, "is at work by run b@other"), ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
     ids=["while it is planned again", "when it had asked once more"])
 def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, call: int, told: str) -> None:
-    action = in_words.actions / (module + ".py")
-    # It may be a link to the real one
-    action.unlink()
-    action.write_text(TAKEN_OVER % {"module": module, "call": call})
+    in_words.put(**{module: TAKEN_OVER % {"module": module, "call": call}})
     site = Site(in_words, names(1))
     done = site.run({"gpu_plan": CHANGE})
     assert done.returncode == 2 and site.changed() == site.cordoned() == [] and told in done.stdout, done.stdout

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 import pytest
 from cluster_api import Api, kubeconfig
 from cluster_objects import node
-from controller import Controller
+from controller import VARIABLES, Controller
 from documentation import returned, undocumented
 from kubernetes.config import kube_config
 from workspace import REPOSITORY
@@ -259,7 +259,7 @@ def test_what_counts_of_a_host_is_what_was_read_last(
     there = {name: {"devices": {"of": name}, "proof": {"changes": name}} for name in ("plan", "check")}
     path = controller.directory / "last.json"
     path.write_text(json.dumps([{
-        "hosts": "all", "gather_facts": False, "vars_files": [str(PLAYBOOKS / "vars" / "site.yml")], "tasks": [
+        "hosts": "all", "gather_facts": False, "vars_files": [str(VARIABLES)], "tasks": [
             {"ansible.builtin.assert": {"that": [
                 "gpu_proof == {'changes': '%s'}" % last, "gpu_devices == {'of': '%s'}" % last]}}]}]))
     done = controller.play(

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from canned import Hosts, planned
 from cluster_objects import node, pod
-from controller import Controller
-from workspace import REPOSITORY
+from controller import VARIABLES, Controller
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -131,7 +130,7 @@ def test_a_label_of_the_inventory_counts_where_the_node_says_none(
     play = controller.directory / "label.json"
     there = {"of_hosts": {"host-1": {"name": "host-1", "labels": {LAYOUT: "all-balanced"}}}}
     play.write_text(json.dumps([{
-        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "hosts": "all", "gather_facts": False, "vars_files": [str(VARIABLES)],
         "tasks": [{"ansible.builtin.debug": {"msg": "layout={{ mig_label }}."}}]}]))
     done = controller.play(str(play), variables={
         "gpu_cluster_kubeconfig": "/kubeconfig", "gpu_mig_labels": labels, "node_maintenance_clusters": there,

@@ -20,7 +20,7 @@ from cluster_api import Api
 from cluster_objects import node
 from controller import Controller
 from object_store import Store
-from stand_ins import store_plans
+from stand_ins import STORED_PLAN
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Kept, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -55,7 +55,7 @@ class Fleet(Hosts):
         self.stored = controller.directory / "stored"
         self.stored.mkdir()
         self.hosts: List[str] = []
-        store_plans(self.actions)
+        self.put(gpu_plan=STORED_PLAN)
         self.err = ""
 
     def add(self, *hosts: str, plan: Optional[Plan] = None, **more: Any) -> None:

@@ -16,7 +16,7 @@ from ansible.template import Templar
 from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
-from controller import LOCAL, Controller
+from controller import LOCAL, VARIABLES, Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -155,7 +155,7 @@ def test_labels_that_are_to_stay_stay_in_site_too(controller: Controller, api: A
     play = controller.directory / "play.json"
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False,
-        "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")], "tasks": [
+        "vars_files": [str(VARIABLES)], "tasks": [
             {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "check"}},
             {"gpuops.nvidia.gpu_node": {"hosts": "{{ ansible_play_batch }}"}, "run_once": True}]}]))
     done = controller.play(str(play), variables={
@@ -178,7 +178,7 @@ class TestAStartupTaint:
         play = controller.directory / "taint.json"
         play.write_text(json.dumps([{
             "hosts": "all", "gather_facts": False,
-            "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")], "tasks": tasks}]))
+            "vars_files": [str(VARIABLES)], "tasks": tasks}]))
         done = controller.play(str(play), variables={"gpu_cluster_kubeconfig": str(api.kubeconfig), **variables})
         assert done.returncode == 0, done.stdout
         found: List[Dict[str, str]] = api.state.nodes[0]["spec"].get("taints") or []
@@ -231,7 +231,7 @@ def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
                **told_of(list(by_capability(plan, variables)))}
     play = controller.directory / "refuse.json"
     play.write_text(json.dumps([{
-        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "hosts": "all", "gather_facts": False, "vars_files": [str(VARIABLES)],
         "vars": {"gpu_planned": planned, "node_maintenance_clusters": {"of_hosts": {"host-1": {"present": True}}}},
         "tasks": [
             {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},

@@ -56,8 +56,8 @@ class Stopped(Hosts):
     """One host, which is a node."""
 
     def meanwhile(self, module: str, result: Dict[str, Any], completes: bool = False, uncordons: bool = False) -> None:
-        (self.actions / (module + ".py")).write_text(MEANWHILE % {
-            "result": result, "completes": completes, "uncordons": uncordons, "labels": LABELS})
+        self.put(**{module: MEANWHILE % {
+            "result": result, "completes": completes, "uncordons": uncordons, "labels": LABELS}})
 
     def change(self, **canned: Any) -> str:
         plan = Plan(host="gpu-1", steps=(STEP,), returns_to={STEP.id: WAY})

@@ -23,7 +23,7 @@ class ActionModule(Real):
     def answer(self, task_vars):
         if self._task.args.get("state") == "start":
             try:
-                (pathlib.Path(__file__).parent / "was-asked").touch(exist_ok=False)
+                (pathlib.Path(task_vars["inventory_dir"]) / "was-asked").touch(exist_ok=False)
             except FileExistsError:
                 pass
             else:
