@@ -58,7 +58,7 @@ MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "pe
 ASKED = {
     NOW: """pre_tasks:
     - ansible.builtin.import_role:
-        name: "{tree}/playbooks/roles/playbook_variables"
+        name: "{tree}/playbooks/roles/gpu"
         public: true""",
     BEFORE: """vars_files: ["{tree}/playbooks/vars/site.yml"]""",
 }

@@ -18,7 +18,7 @@ from workspace import REPOSITORY, collections_root
 
 Result = Dict[str, Any]
 # What the playbooks ask more than once
-VARIABLES = REPOSITORY / "playbooks" / "roles" / "playbook_variables" / "vars" / "main.yml"
+VARIABLES = REPOSITORY / "playbooks" / "roles" / "gpu" / "vars" / "main.yml"
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
 
