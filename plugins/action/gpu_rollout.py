@@ -324,13 +324,13 @@ class ActionModule(ClusterAction):
         # Those of the plan were told whole with it
         refusals = [each if each in rollout.refused.values() else
                     self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
+        has_place = answer.may_start and rollout.unit_of(self._host) is not None
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
-            "place": {name: options[name] for name in ("pool", "namespace")}
-                     if answer.may_start and rollout.unit_of(self._host) is not None else {},
+            "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
             "notes": list(answer.notes),

@@ -217,9 +217,9 @@ def used_in(names: Iterable[str]) -> Dict[str, str]:
 
 
 def _with_variables(playbook: Path) -> str:
-    """The text of a playbook, and of the file of variables that bears its name."""
-    texts = (playbook, playbook.parent / "vars" / playbook.name)
-    return "\n".join(path.read_text() for path in texts if path.is_file())
+    """The text of a playbook; of site with the variables that all of them have, as most are of what it decides."""
+    variables = (playbook.parent / "roles" / "gpu" / "vars" / "main.yml",) if playbook.stem == "site" else ()
+    return "\n".join(path.read_text() for path in (playbook, *variables))
 
 
 def _many(found: Sequence[str]) -> str:
