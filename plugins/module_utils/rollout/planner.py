@@ -602,9 +602,15 @@ class _Standing:
             lasting = self._within(part, self._lasting)
             if not _fits(names, lasting & self._active, lasting, limit):
                 return self._waiting(unit, Cause.person, "%s; %s" % (
-                    self._told(part, names, limit), "a person has to see to %s" % some(sorted(lasting))
+                    self._told(part, names, limit), self._for_a_person(lasting)
                     if lasting else "it is larger than that limit"))
         return None
+
+    def _for_a_person(self, names: AbstractSet[str]) -> str:
+        """With what was found of those that were changed, as no refusal of their own tells it."""
+        return "a person has to see to %s" % some([
+            "%s (%s)" % (name, self._present.unhealthy[name]) if name in self._present.found else name
+            for name in sorted(names)])
 
     def _room_for(self, unit: Unit) -> Optional[Waiting]:
         parts = list(self._parts(self._needed(unit)))

@@ -430,6 +430,8 @@ class TestNow:
         told = waits(decide(rollout, present(cordoned={"x": "ada"})))
         assert len(told) == 3 and {cause for cause, _why in told.values()} == {"person"}
         assert all(why.endswith("a person has to see to x") for _cause, why in told.values())
+        found = waits(decide(rollout, present(done={"h1"}, unhealthy={"h1": "4 GB/s"}, found={"h1"})))
+        assert found and all(why.endswith("a person has to see to h1 (4 GB/s)") for _cause, why in found.values())
 
     def test_a_canary_that_goes_out_of_reach_in_mid_change_is_for_a_person_to_see_to(self) -> None:
         rollout = rollout_of(hosts(10), Policy(limit=Limit(5)))
