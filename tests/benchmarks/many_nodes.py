@@ -58,8 +58,7 @@ MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "pe
 ASKED = {
     NOW: """pre_tasks:
     - ansible.builtin.import_role:
-        name: "{tree}/playbooks/roles/gpu"
-        public: true""",
+        name: {tree}/playbooks/roles/gpu""",
     BEFORE: """vars_files: ["{tree}/playbooks/vars/site.yml"]""",
 }
 # The cluster's part of site; its hosts are not asked for anything

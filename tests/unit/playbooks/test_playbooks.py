@@ -49,6 +49,13 @@ def listed(controller: Controller, name: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("name", sorted(set(PLAYBOOKS) - {"manifests"}))
+def test_variables_that_ansible_keeps_from_the_plays_are_refused(controller: Controller, name: str) -> None:
+    done = controller.play("gpuops.nvidia." + name, "--check", environment={"ANSIBLE_PRIVATE_ROLE_VARS": "true"})
+    assert done.returncode == 2 and "[playbook.variables_are_private]" in done.stdout, done.stdout + done.stderr
+    assert "ok=0 " in done.stdout.rpartition("PLAY RECAP")[2]
+
+
 @pytest.mark.parametrize("name", PLAYBOOKS)
 class TestEveryPlay:
     def test_it_works_on_the_hosts_that_were_asked_for(self, name: str) -> None:
