@@ -81,7 +81,7 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
         {"ansible.builtin.copy": {"content": "# mine\n", "dest": "/etc/modprobe.d/gpuops-nouveau.conf"}}]}
     path = fleet.scratch / "site-and-somebody.yml"
     path.write_text(yaml.safe_dump([*site[:changing], somebody, *site[changing:]]))
-    for directory in ("tasks", "vars"):
+    for directory in ("roles", "tasks"):
         (fleet.scratch / directory).symlink_to(REPOSITORY / "playbooks" / directory)
     try:
         refused = fleet.run(str(path), "--limit", "one", gpu_plan_dir="approved")
