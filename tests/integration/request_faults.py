@@ -339,7 +339,7 @@ def play(steps: Sequence[Tuple[str, str]]) -> List[Dict[str, Any]]:
         "name": "gpuops.nvidia.node_maintenance", "tasks_from": step}}), **({"when": condition} if condition else {})}
         for step, condition in steps]
     # Not as a file of variables, which Ansible reads anew for every task of every host
-    variables = yaml.safe_load((playbooks / "vars" / "site.yml").read_text())
+    variables = yaml.safe_load((playbooks / "roles" / "gpu" / "vars" / "main.yml").read_text())
     return [{"hosts": "node-*", "gather_facts": False, "tasks": tasks,
              "vars": {**variables, "node_maintenance_rights": ["nodes", "pods"]}}]
 
