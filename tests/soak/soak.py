@@ -23,8 +23,11 @@ HERE = Path(__file__).resolve().parent
 for room in ("gates", "lab", "integration", "unit/cluster", "unit/playbooks"):
     sys.path.insert(0, str(HERE.parent / room))
 
-import campaigns  # noqa: E402
 import workspace  # noqa: E402
+
+sys.path.insert(0, str(workspace.collections_root()))
+
+import campaigns  # noqa: E402
 
 MOST_LINES = 60
 
@@ -33,7 +36,6 @@ Results = Dict[str, Dict[str, Any]]
 
 def main() -> int:
     options = parse()
-    sys.path.insert(0, str(workspace.collections_root()))
     deadline = time.monotonic() + options.minutes * 60 if options.minutes else None
     results: Results = json.loads(options.results.read_text()) if options.results.is_file() else {}
     options.results.parent.mkdir(parents=True, exist_ok=True)

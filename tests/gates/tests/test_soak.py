@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -243,3 +244,10 @@ def test_what_a_run_says_at_its_end_names_what_to_do() -> None:
     well = request_faults.WELL_TOLD
     assert well.search("Found: no answer. Wanted: one. Do: look. [cluster.no_answer]")
     assert not well.search("HTTPError 503") and not well.search("Found: x. Wanted: y. [cluster.no_answer]")
+
+
+def test_it_begins_as_people_begin_it() -> None:
+    """The gates' own environment has the collection on its path; a shell has not."""
+    bare = {name: os.environ[name] for name in ("HOME", "PATH", "GPUOPS_CACHE") if name in os.environ}
+    told = subprocess.run([sys.executable, soak.__file__, "--help"], env=bare, text=True, capture_output=True, check=False)
+    assert told.returncode == 0 and "cuts (67)" in told.stdout, told.stderr
