@@ -249,5 +249,6 @@ def test_what_a_run_says_at_its_end_names_what_to_do() -> None:
 def test_it_begins_as_people_begin_it() -> None:
     """The gates' own environment has the collection on its path; a shell has not."""
     bare = {name: os.environ[name] for name in ("HOME", "PATH", "GPUOPS_CACHE") if name in os.environ}
-    told = subprocess.run([sys.executable, soak.__file__, "--help"], env=bare, text=True, capture_output=True, check=False)
+    told = subprocess.run([sys.executable, soak.__file__, "--help"], env=bare, text=True, capture_output=True,
+                          check=False)
     assert told.returncode == 0 and "cuts (67)" in told.stdout, told.stderr
