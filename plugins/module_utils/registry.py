@@ -20,14 +20,14 @@ from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
 from .core.lock import HostLock
-from .core.module import WRITER_ARGUMENTS, run_writer
+from .core.module import WRITER_ARGUMENTS
 from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .fabric.capability import CAPABILITY as FABRIC
 from .hardware.awaited import foreseen
 from .hardware.holders import pods_seen
-from .hardware.node import host_facts, host_facts_and_health
+from .hardware.node import host_facts_and_health
 from .hardware.report import compact, read_host
 from .imex.capability import CAPABILITY as IMEX
 from .mig.capability import CAPABILITY as MIG
@@ -41,14 +41,12 @@ from .validation.checks import FAILED
 from .validation.on_host import examine
 from .validation.proof import kept_proof
 from .vgpu.capability import CAPABILITY as VGPU
+from .writing import boards_of
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
     NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
-
-# The option of those that plan for hardware which is not there yet
-BOARDS = "boards"
 
 Part = Union[Step, Requirement]
 
@@ -60,28 +58,6 @@ DRAINS = NO_POD, SOME_PODS, ALL_PODS = ("none", "pods", "node")
 def read_facts(host: Host) -> HostFacts:
     """All that the capabilities plan with."""
     return host_facts_and_health(host).but(low_level_runtimes=in_use(host))
-
-
-def _facts_and_runtimes(host: Host) -> HostFacts:
-    return host_facts(host).but(low_level_runtimes=in_use(host))
-
-
-# Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
-# containers
-_READERS = {"toolkit": _facts_and_runtimes,
-            **dict.fromkeys(("activation", "vgpu", "fabric", "imex", "mig", "cdi"), host_facts_and_health)}
-
-
-def write(name: str) -> None:
-    """Main function of a capability's own module."""
-    capability = next(each for each in CAPABILITIES if each.name == name)
-    read = _READERS.get(name, host_facts)
-    run_writer(capability, lambda host, parameters: foreseen(read(host), _boards(parameters)))
-
-
-def _boards(options: Mapping[str, Any]) -> Sequence[str]:
-    """Boards that a capability is to plan for; what is taken back needs none."""
-    return () if options.get("state") == "absent" else options.get(BOARDS) or ()
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
@@ -97,7 +73,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     starting = await_startup(host)
-    named = (board for each in CAPABILITIES for board in _boards(parameters.get(each.name) or {}))
+    named = (board for each in CAPABILITIES for board in boards_of(parameters.get(each.name) or {}))
     now = facts = foreseen(read_facts(host), tuple(dict.fromkeys(named)))
     notes = ("Not all of the host has started yet: %s." % ", ".join(starting),) if starting else ()
     total = Plan(host=facts.hostname, notes=notes)

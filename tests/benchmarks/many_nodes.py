@@ -45,6 +45,7 @@ ADMINISTRATOR = "gpulab-admin"
 NODES = "/api/v1/nodes"
 # One in so many nodes has GPUs
 GPU_NODES_OF = 5
+GPUS = 8
 # Of a node that has run for a while: kubelets report at most 50 images
 IMAGES = 50
 # Those that need no node to be rolled out
@@ -153,7 +154,7 @@ class Bench:
         collections, word = self.trees[release], "%s-%d" % (release.replace(" ", "-"), len(hosts))
         inventory, playbook = self.directory / (word + ".json"), self.directory / (word + ".yml")
         inventory.write_text(json.dumps({"all": {"hosts": {
-            name(each * GPU_NODES_OF): self._host(each * GPU_NODES_OF) for each in hosts} or {"localhost": {}},
+            name(each * GPU_NODES_OF): self._host(name(each * GPU_NODES_OF)) for each in hosts} or {"localhost": {}},
             "vars": {"ansible_connection": "local"}}}))
         tree = content(collections)
         playbook.write_text("---" + text.format(tree=tree, asked=ASKED[release].format(tree=tree)))
@@ -161,15 +162,10 @@ class Bench:
         return Way(("ansible-playbook", str(playbook), "--inventory", str(inventory), "--extra-vars", variables),
                    collections)
 
-    def _host(self, number: int) -> Dict[str, Any]:
+    def _host(self, node_name: str) -> Dict[str, Any]:
         """What its plan would have said: nothing is to be done, and a pod has proved its node."""
-        cluster = Client(Connection(kubeconfig=str(self.lab.kubeconfig)))
-        asked = Probe(expected={"nvidia.com/gpu": 8}, divided=False, image=PROBE_IMAGE, namespace="default",
-                      tolerations=[], runtime_class="nvidia")
-        state = state_of(cluster.get("%s/%s" % (NODES, name(number))), [], asked,
-                         cluster.find("/apis/node.k8s.io/v1/runtimeclasses/nvidia"))
-        proof = {"of": state, "at": int(time.time()), "evidence": "", "changes": ""}
-        return {"gpu_planned": {"converged": True, "validated": True, "gpus": 8, "devices": {}, "proof": proof}}
+        proof = proved(str(self.lab.kubeconfig), node_name)
+        return {"gpu_planned": {"converged": True, "validated": True, "gpus": GPUS, "devices": {}, "proof": proof}}
 
     def run(self, way: Way) -> Dict[str, Any]:
         """One run, with how often it has listed all nodes."""
@@ -221,6 +217,16 @@ def populate(lab: Lab, numbers: Sequence[int], make: Callable[[int], Dict[str, A
             list(pool.map(create, numbers[first:first + len(connections)]))
 
 
+def proved(kubeconfig: str, node_name: str) -> Dict[str, Any]:
+    """What a host keeps of a pod that has just proved its node."""
+    cluster = Client(Connection(kubeconfig=kubeconfig))
+    asked = Probe(expected={"nvidia.com/gpu": GPUS}, divided=False, image=PROBE_IMAGE, namespace="default",
+                  tolerations=[], runtime_class="nvidia")
+    state = state_of(cluster.get("%s/%s" % (NODES, node_name)), [], asked,
+                     cluster.find("/apis/node.k8s.io/v1/runtimeclasses/nvidia"))
+    return {"of": state, "at": int(time.time()), "evidence": "", "changes": ""}
+
+
 def name(number: int) -> str:
     return "node-%05d" % number
 
@@ -231,10 +237,10 @@ def node(number: int) -> Dict[str, Any]:
     resources = {"cpu": "64", "memory": "527000000Ki", "pods": "110", "ephemeral-storage": "1000Gi"}
     if number % GPU_NODES_OF == 0:
         labels.update({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
-                       "nvidia.com/gpu.count": "8", "nvidia.com/cuda.driver-version.full": "580.178.04"})
+                       "nvidia.com/gpu.count": str(GPUS), "nvidia.com/cuda.driver-version.full": "580.178.04"})
         # By us, as the client is: what a node offers while it has it not is offered by others
         labels[ADMITS_PLUGIN] = "true"
-        resources["nvidia.com/gpu"] = "8"
+        resources["nvidia.com/gpu"] = str(GPUS)
     images = [{"names": ["registry.example/team/image-%d@sha256:%064d" % (each, each),
                          "registry.example/team/image-%d:1.%d" % (each, number)], "sizeBytes": 10 ** 8 + each}
               for each in range(IMAGES)]

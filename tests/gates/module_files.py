@@ -29,11 +29,12 @@ class ActionModule(CapabilityAction):
     """Runs the module of the same name with the libraries that it needs."""
 '''
 MAIN = HEAD + '''\
-from ..registry import write
+from ..%s.capability import CAPABILITY
+from ..writing import write
 
 
 def main() -> None:
-    write("%s")
+    write(CAPABILITY)
 '''
 OPTION = """\
   %s:

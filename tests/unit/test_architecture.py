@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Iterator, Set, Tuple
 
 import pytest
+import workspace
 
 UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
@@ -21,7 +25,7 @@ ALLOWED = {
     "cluster": {"core", "rollout"},
     "fleet": {"core"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
-    "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", *CAPABILITIES},
+    "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
@@ -92,6 +96,31 @@ def test_the_registry_knows_every_capability_by_one_name() -> None:
              for alias in node.names}
     assert {name for module, name in taken if module.endswith(".capability")} == {"CAPABILITY"}
     assert {module for module, _name in taken} >= {room + ".capability" for room in CAPABILITIES}
+
+
+CAPABILITIES_OF_MODULES = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+found = {}
+for name in sys.argv[2:]:
+    for module in [module for module in sys.modules if module.startswith("ansible_collections.gpuops.")]:
+        del sys.modules[module]
+    importlib.import_module("ansible_collections.gpuops.nvidia.plugins.module_utils.mains." + name)
+    found[name] = sorted(
+        module.split(".")[-2] for module in sys.modules
+        if module.startswith("ansible_collections.gpuops.") and module.endswith(".capability"))
+json.dump(found, sys.stdout)
+"""
+
+
+def test_a_module_that_writes_imports_its_own_capability_alone() -> None:
+    """Most of the time of a call on a host is Python that imports."""
+    writers = sorted(path.stem for path in (UTILS / "mains").glob("*.py") if "import write\n" in path.read_text())
+    told = subprocess.run([sys.executable, "-c", CAPABILITIES_OF_MODULES, str(workspace.collections_root()), *writers],
+                          check=True, text=True, stdout=subprocess.PIPE).stdout
+    found = json.loads(told)
+    assert sorted(sum(found.values(), [])) == sorted([*CAPABILITIES, *("core" for _each in writers)])
+    assert all(len(imported) == 2 for imported in found.values()), found
 
 
 @pytest.mark.parametrize(
