@@ -12,6 +12,7 @@ from workspace import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
 
 import converged_cluster  # noqa: E402
+import converged_fleet  # noqa: E402
 import converged_host  # noqa: E402
 import inventory  # noqa: E402
 import plan_of_fleet  # noqa: E402
@@ -88,3 +89,17 @@ def test_the_plan_of_a_fleet_is_held_to_its_lines_and_to_the_memory_of_short_pla
 def test_the_lines_of_the_plan_of_a_fleet_are_counted() -> None:
     assert plan_of_fleet.shown("x\nTASK [Say it of all hosts and clusters] ***\na\nb\nok: [gpu-1]\n") == 2
     assert plan_of_fleet.shown("TASK [Plan] ***\n") == 0
+
+
+@pytest.mark.parametrize("seconds, peak, kept", [
+    (10, 125, [True, True]), (10.1, 125, [False, True]), (10, 126, [True, False])])
+def test_a_converged_fleet_is_held_to_its_processor_and_to_the_memory_of_a_smaller_one(
+    seconds: float, peak: float, kept: List[bool]
+) -> None:
+    ways = {converged_fleet.MANY: (2 * seconds, peak, 20), converged_fleet.FEW: (6, 100, 5),
+            converged_fleet.NOTHING: (2, 80, 20)}
+    found = converged_fleet.summary({way: [dict(run, peak_mib=most) for run in runs(0, spent)]
+                                     for way, (spent, most, _hosts) in ways.items()},
+                                    {way: hosts for way, (_spent, _most, hosts) in ways.items()})
+    assert list(converged_fleet.promises(found).values()) == kept
+    assert ("NOT KEPT" in "".join(converged_fleet.report(found))) != all(kept)
