@@ -40,6 +40,7 @@ from ...core.errors import GpuOpsError
 from ...core.quantities import is_gpu, nvidia_resources
 from ...core.waiting import wait_for
 from ..client import ApiError, Client, is_outage
+from ..drain.carrying_out import for_anybody
 from ..drain.observation import state_of
 from ..drain.preview import silent_refusal
 from ..labels import NodePolicy, plan_node_change, snapshot
@@ -459,7 +460,7 @@ class Custody:
         notes, holder = list(_of_others(node)), self._holding.holder(name)
         if holder not in ("", self._run.identity):
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
-        drained = {} if act.drain is None else act.drain(True, lambda: None)
+        drained = {} if act.drain is None else act.drain(True, for_anybody)
         self._refuse_silent(node, act)
         step = says.claim(node, self._run, act.reason, _offers(node))
         if step is not None:
