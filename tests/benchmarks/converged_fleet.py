@@ -23,15 +23,13 @@ sys.path[:0] = [str(REPOSITORY / "tests" / name) for name in ("gates", "lab", "u
 
 import many_nodes  # noqa: E402
 import measuring  # noqa: E402
-from workspace import apart, collections_root  # noqa: E402
-
-from gpulab.lab import Lab  # noqa: E402
-from gpulab.topology import parse  # noqa: E402
-
 from canned import planned  # noqa: E402
 from stand_ins import STORED_PLAN, collection  # noqa: E402
+from workspace import apart, collections_root  # noqa: E402
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan  # noqa: E402
+from gpulab.lab import Lab  # noqa: E402
+from gpulab.topology import parse  # noqa: E402
 
 MANY, FEW, NOTHING = "site", "site, a quarter of them", "a task that does nothing"
 MEASURED = {"seconds": "the time", "cpu_seconds": "the processor", "peak_mib": "the memory"}
