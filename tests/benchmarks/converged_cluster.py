@@ -7,16 +7,13 @@ Brings up the laboratory of the demonstration, lets site converge it, and runs b
 """
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / "lab")]
 
 import measuring  # noqa: E402
@@ -60,8 +57,7 @@ def compare(lab: Lab, directory: Path, rounds: int) -> Dict[str, List[Dict[str, 
 
 def summary(runs: Mapping[str, List[Dict[str, Any]]]) -> Dict[str, Any]:
     """{way: medians}, and how many times a ping site takes."""
-    medians = {name: {of: round(statistics.median(each[of] for each in told), 3) for of in MEASURED}
-               for name, told in runs.items()}
+    medians = {name: measuring.medians(told, MEASURED) for name, told in runs.items()}
     return {**medians, "times": {of: measuring.ratios(runs[PING], runs[SITE], of) for of in MEASURED}}
 
 
@@ -74,8 +70,7 @@ def report(found: Mapping[str, Any]) -> str:
              for name in COMMANDS]
     lines.append("site / ping: %s" % ", ".join("%.2f times %s (%.2f to %.2f)" % (
         found["times"][of][1], told, found["times"][of][0], found["times"][of][2]) for of, told in MEASURED.items()))
-    lines += ["%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *measuring.verdicts(promises(found))])
 
 
 def main() -> None:
@@ -91,11 +86,7 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs)
-    (HERE / "results" / "converged_cluster.json").write_text(json.dumps({
-        **measuring.circumstances(load), "summary": found, "promises": promises(found), "runs": runs}, indent=2) + "\n")
-    print(report(found))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("converged_cluster", load, report(found), promises(found), summary=found, runs=runs)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests" / name) for name in ("gates", "lab", "unit/playbooks", "unit/cluster")]
 
 import many_nodes  # noqa: E402
 import measuring  # noqa: E402
 from canned import planned  # noqa: E402
+from plan_of_fleet import IDLE, MEASURED, inventory_of  # noqa: E402
 from stand_ins import STORED_PLAN, collection  # noqa: E402
 from workspace import apart, collections_root  # noqa: E402
 
@@ -32,10 +32,8 @@ from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
 
 MANY, FEW, NOTHING = "site", "site, a quarter of them", "a task that does nothing"
-MEASURED = {"seconds": "the time", "cpu_seconds": "the processor", "peak_mib": "the memory"}
 # What is promised. Of the most memory that one process has, to that of a quarter of the hosts
 CPU_SECONDS_A_HOST, MOST_TIMES = 0.5, 1.25
-PLAYS = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.assert": {"that": "true"}}]}
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Bench:
         self.names = [many_nodes.name(number * many_nodes.GPU_NODES_OF) for number in range(hosts)]
         self.stored = directory / "stored"
         idle = directory / "idle.json"
-        idle.write_text(json.dumps([PLAYS]))
+        idle.write_text(json.dumps(IDLE))
         self.ways = {MANY: Way("gpuops.nvidia.site", hosts), FEW: Way("gpuops.nvidia.site", hosts // 4),
                      NOTHING: Way(str(idle), hosts)}
 
@@ -79,8 +77,7 @@ class Bench:
 
     def run(self, way: Way, converged: bool = True) -> Dict[str, Any]:
         inventory, output = self.directory / "inventory.json", self.directory / "output"
-        inventory.write_text(json.dumps({"all": {"hosts": dict.fromkeys(self.names[:way.hosts], {}), "vars": {
-            "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "stored": str(self.stored)}}}))
+        inventory.write_text(inventory_of(self.names[:way.hosts], self.stored))
         variables = {"gpu_cluster_kubeconfig": str(self.lab.kubeconfig), "gpu_components": many_nodes.BROUGHT,
                      "gpu_validation_pod": converged, "gpu_validation_pod_trusted_for": 86400}
         spent = measuring.spent(
@@ -108,8 +105,7 @@ class Bench:
 def summary(runs: Dict[str, List[Dict[str, Any]]], hosts: Dict[str, int]) -> Dict[str, Dict[str, Any]]:
     """{way: medians, what a host costs in all, and how many times what site costs}."""
     return {way: {
-        **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
-        **{"times_" + of: measuring.ratios(runs[MANY], each, of) for of in MEASURED},
+        **measuring.compared(runs[MANY], each, MEASURED),
         "cpu_seconds_a_host": round(statistics.median(run["cpu_seconds"] for run in each) / hosts[way], 4),
     } for way, each in runs.items()}
 
@@ -128,7 +124,7 @@ def report(found: Dict[str, Dict[str, Any]]) -> Iterator[str]:
         yield "%-25s %7.2f s %7.2f s of processor (%.4f a host) %7.1f MiB; %.2f times the processor of %s" % (
             way, each["seconds"], each["cpu_seconds"], each["cpu_seconds_a_host"], each["peak_mib"],
             each["times_cpu_seconds"][1], MANY)
-    yield from ("%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items())
+    yield from measuring.verdicts(promises(found))
 
 
 def main() -> None:
@@ -146,12 +142,8 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs, {name: way.hosts for name, way in bench.ways.items()})
-    (HERE / "results" / "converged_fleet.json").write_text(json.dumps({
-        **measuring.circumstances(load), "hosts": hosts, "summary": found, "promises": promises(found), "runs": runs},
-        indent=2) + "\n")
-    print("\n".join(report(found)))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("converged_fleet", load, "\n".join(report(found)), promises(found), hosts=hosts, summary=found,
+                       runs=runs)
 
 
 if __name__ == "__main__":

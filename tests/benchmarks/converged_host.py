@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -161,8 +160,7 @@ def summary(runs: Runs) -> Dict[str, Dict[str, Any]]:
         told[name] = {
             "calls": calls,
             "times_calls": round(calls / max(len(run["calls"]) for run in own), 2),
-            **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
-            **{"times_" + of: measuring.ratios(own, each, of) for of in MEASURED},
+            **measuring.compared(own, each, MEASURED),
         }
     return told
 
@@ -183,8 +181,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
             times = ["%.2f times %s (%.2f to %.2f)" % (each["times_" + of][1], told, each["times_" + of][0],
                                                        each["times_" + of][2]) for of, told in MEASURED.items()]
             lines.append("%s / %s: %.1f times the calls, %s" % (name, NOW, each["times_calls"], ", ".join(times)))
-    lines += ["%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *measuring.verdicts(promises(found))])
 
 
 def main() -> None:
@@ -203,13 +200,8 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs)
-    target = HERE / "results" / "converged_host.json"
-    target.write_text(json.dumps({
-        **measuring.circumstances(load), "before": told.before, "summary": found, "promises": promises(found),
-        "runs": runs}, indent=2) + "\n")
-    print(report(found))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("converged_host", load, report(found), promises(found), before=told.before, summary=found,
+                       runs=runs)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -119,10 +118,7 @@ def gpu_node(number: int) -> Dict[str, Any]:
 
 def summary(runs: Dict[str, List[Dict[str, Any]]]) -> Dict[str, Dict[str, Any]]:
     """{way: medians, and how many times what a bare list costs}."""
-    return {way: {
-        **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
-        **{"times_" + of: measuring.ratios(runs[LIST], each, of) for of in MEASURED},
-    } for way, each in runs.items()}
+    return {way: measuring.compared(runs[LIST], each, MEASURED) for way, each in runs.items()}
 
 
 def promises(found: Dict[str, Dict[str, Any]], memory: Dict[str, Dict[str, Any]]) -> Dict[str, bool]:
@@ -146,8 +142,7 @@ def report(found: Dict[str, Dict[str, Any]], memory: Dict[str, Dict[str, Any]]) 
     for way, each in memory.items():
         yield "%s: at most %.1f MiB, of which %.1f stay; parsed in one piece, %.1f MiB" % (
             way, each["peak"], each["held"], each["kept"])
-    yield from ("%s: %s" % (promise, "kept" if kept else "NOT KEPT")
-                for promise, kept in promises(found, memory).items())
+    yield from measuring.verdicts(promises(found, memory))
 
 
 def main() -> None:
@@ -165,12 +160,8 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs)
-    (HERE / "results" / "inventory.json").write_text(json.dumps({
-        **measuring.circumstances(load), "nodes": bench.nodes, "summary": found, "memory": memory,
-        "promises": promises(found, memory), "runs": runs}, indent=2) + "\n")
-    print("\n".join(report(found, memory)))
-    if not all(promises(found, memory).values()):
-        raise SystemExit(1)
+    measuring.conclude("inventory", load, "\n".join(report(found, memory)), promises(found, memory),
+                       nodes=bench.nodes, summary=found, memory=memory, runs=runs)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 from urllib.parse import parse_qs, urlsplit
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / "lab")]
 
 import measuring  # noqa: E402
@@ -269,8 +268,7 @@ def summary(runs: Dict[str, List[Dict[str, Any]]]) -> Dict[str, Dict[str, Any]]:
     for way, each in runs.items():
         found[way] = {
             "lists": max(run["lists"] for run in each),
-            **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
-            **{"times_" + of: measuring.ratios(runs[NOW], each, of) for of in MEASURED},
+            **measuring.compared(runs[NOW], each, MEASURED),
         }
         if "cpu_seconds_a_host" in each[0]:
             found[way]["cpu_seconds_a_host"] = statistics.median(run["cpu_seconds_a_host"] for run in each)
@@ -298,7 +296,7 @@ def report(found: Dict[str, Dict[str, Any]]) -> Iterator[str]:
             yield "%s / %s: %s" % (way, NOW, ", ".join("%.2f times %s (%.2f to %.2f)" % (
                 each["times_" + of][1], told, each["times_" + of][0], each["times_" + of][2])
                 for of, told in MEASURED.items()))
-    yield from ("%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items())
+    yield from measuring.verdicts(promises(found))
 
 
 def main() -> None:
@@ -318,12 +316,8 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs)
-    (HERE / "results" / "many_nodes.json").write_text(json.dumps({
-        **measuring.circumstances(load), "nodes": bench.nodes, "hosts": bench.hosts, "before": told.before,
-        "summary": found, "promises": promises(found), "runs": runs}, indent=2) + "\n")
-    print("\n".join(report(found)))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("many_nodes", load, "\n".join(report(found)), promises(found), nodes=bench.nodes,
+                       hosts=bench.hosts, before=told.before, summary=found, runs=runs)
 
 
 if __name__ == "__main__":

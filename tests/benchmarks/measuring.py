@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -12,11 +13,12 @@ import subprocess
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from workspace import venv
 
 LONGEST_RECAP = 1000
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def arguments(description: str, runs: str, **others: str) -> argparse.Namespace:
@@ -30,6 +32,30 @@ def arguments(description: str, runs: str, **others: str) -> argparse.Namespace:
     if told.runs < 5:
         parser.error("--runs: medians of fewer than 5 runs say nothing")
     return told
+
+
+def compared(own: Sequence[Mapping[str, Any]], each: Sequence[Mapping[str, Any]],
+             measured: Iterable[str]) -> Dict[str, Any]:
+    """Medians of a way's runs, and how many times what the neighbouring ones of our own took."""
+    return {**medians(each, measured), **{"times_" + of: ratios(own, each, of) for of in measured}}
+
+
+def medians(each: Sequence[Mapping[str, Any]], measured: Iterable[str]) -> Dict[str, float]:
+    return {of: round(statistics.median(run[of] for run in each), 3) for of in measured}
+
+
+def verdicts(promises: Mapping[str, bool]) -> List[str]:
+    """A line for each promise: whether it is kept."""
+    return ["%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises.items()]
+
+
+def conclude(name: str, load_before: float, told: str, promises: Mapping[str, bool], **found: Any) -> None:
+    """Keep what was found in results/, tell it, and end with a failure where a promise is not kept."""
+    (RESULTS / (name + ".json")).write_text(json.dumps({
+        **circumstances(load_before), "promises": dict(promises), **found}, indent=2) + "\n")
+    print(told)
+    if not all(promises.values()):
+        raise SystemExit(1)
 
 
 def circumstances(load_before: float) -> Dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -109,8 +108,7 @@ def compare(lab: Lab, directory: Path, rounds: int) -> Dict[str, List[Dict[str, 
 
 def summary(runs: Mapping[str, List[Dict[str, Any]]]) -> Dict[str, Any]:
     """{way: medians}, and how many times as long a node is out of service where nothing is staged."""
-    medians = {way: {of: round(statistics.median(each[of] for each in told), 3) for of in ("out_of_service", "seconds")}
-               for way, told in runs.items()}
+    medians = {way: measuring.medians(told, ("out_of_service", "seconds")) for way, told in runs.items()}
     return {**medians, "times": measuring.ratios(runs[STAGED], runs[UNSTAGED], "out_of_service"),
             "ahead": sorted({action for each in runs[STAGED] for action in each["could_have_gone_before"]})}
 
@@ -125,8 +123,7 @@ def report(found: Mapping[str, Any]) -> str:
         way, found[way]["out_of_service"], found[way]["seconds"]) for way in PLAYBOOKS]
     lines.append("unstaged / staged: %.2f times (%.2f to %.2f)" % (
         found["times"][1], found["times"][0], found["times"][2]))
-    lines += ["%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *measuring.verdicts(promises(found))])
 
 
 def main() -> None:
@@ -145,11 +142,7 @@ def main() -> None:
             if not told.keep:
                 lab.down()
     found = summary(runs)
-    (HERE / "results" / "out_of_service.json").write_text(json.dumps({
-        **measuring.circumstances(load), "summary": found, "promises": promises(found), "runs": runs}, indent=2) + "\n")
-    print(report(found))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("out_of_service", load, report(found), promises(found), summary=found, runs=runs)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Sequence
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests" / name) for name in ("gates", "unit/playbooks", "unit/cluster")]
 
 import measuring  # noqa: E402
@@ -84,8 +83,7 @@ class Bench:
 
     def run(self, way: Way) -> Dict[str, Any]:
         inventory, output = self.directory / "inventory.json", self.directory / "output"
-        inventory.write_text(json.dumps({"all": {"hosts": dict.fromkeys(self.names, {}), "vars": {
-            "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "stored": str(way.stored)}}}))
+        inventory.write_text(inventory_of(self.names, way.stored))
         spent = measuring.spent(("ansible-playbook", way.playbook, "--inventory", str(inventory)), self.environment,
                                 self.directory, output)
         return {**spent, "lines": shown(output.read_text())}
@@ -105,6 +103,12 @@ class Bench:
         return runs
 
 
+def inventory_of(names: Sequence[str], stored: Path) -> str:
+    """Hosts of which is known what that directory has of each."""
+    return json.dumps({"all": {"hosts": dict.fromkeys(names, {}), "vars": {
+        "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "stored": str(stored)}}})
+
+
 def shown(output: str) -> int:
     """How many lines the plan of the fleet has; 0 where there is none."""
     _before, found, after = output.partition("TASK [Say it of all hosts and clusters]")
@@ -117,8 +121,7 @@ def summary(runs: Dict[str, List[Dict[str, Any]]], hosts: int) -> Dict[str, Dict
     for way, each in runs.items():
         found[way] = {
             "lines": max(run["lines"] for run in each),
-            **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
-            **{"times_" + of: measuring.ratios(runs[LONG], each, of) for of in MEASURED},
+            **measuring.compared(runs[LONG], each, MEASURED),
             "cpu_seconds_a_host": round(statistics.median(run["cpu_seconds"] for run in each) / hosts, 4),
         }
     return found
@@ -141,7 +144,7 @@ def report(found: Dict[str, Dict[str, Any]]) -> Iterator[str]:
             yield "%s / %s: %s" % (way, LONG, ", ".join("%.2f times %s (%.2f to %.2f)" % (
                 each["times_" + of][1], told, each["times_" + of][0], each["times_" + of][2])
                 for of, told in MEASURED.items()))
-    yield from ("%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items())
+    yield from measuring.verdicts(promises(found))
 
 
 def main() -> None:
@@ -151,12 +154,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as place:
         runs = Bench(Path(place), hosts).compare(told.runs)
     found = summary(runs, hosts)
-    (HERE / "results" / "plan_of_fleet.json").write_text(json.dumps({
-        **measuring.circumstances(load), "hosts": hosts, "summary": found, "promises": promises(found), "runs": runs},
-        indent=2) + "\n")
-    print("\n".join(report(found)))
-    if not all(promises(found).values()):
-        raise SystemExit(1)
+    measuring.conclude("plan_of_fleet", load, "\n".join(report(found)), promises(found), hosts=hosts, summary=found,
+                       runs=runs)
 
 
 if __name__ == "__main__":
