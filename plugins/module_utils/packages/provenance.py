@@ -299,4 +299,16 @@ def _asked_by_name(
     """Of what was there and only followed, what counts as chosen by hand since a transaction asked for its version;
     nothing of one that never came so far."""
     names = frozenset(step.parameters.get("automatic", ())).intersection(opened["there"])
-    return names if names and (came or manager.has_marked(host, step, opened)) else frozenset()
+    return names if names and (came or manager.has_marked(host, step, opened)
+                               or _are_all_chosen(host, manager, names, opened)) else frozenset()
+
+
+def _are_all_chosen(host: Host, manager: PackageManager, names: FrozenSet[str], opened: Mapping[str, Any]) -> bool:
+    """Whether what followed was all chosen by hand since a transaction was opened that changed nothing.
+
+    What ansible.builtin.apt was asked for it marks so in one go, also where apt has failed, by a hook of the host's or
+    for a file that cannot be fetched (lib/ansible/modules/apt.py, install). One alone may be somebody's choice.
+    """
+    marks = manager.marks(host)
+    return (len(names) > 1 and marks.state == WHOLE and marks.written > opened.get("marks", marks.written)
+            and names.isdisjoint(manager.automatic(host)))

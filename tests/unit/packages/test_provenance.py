@@ -423,6 +423,30 @@ def test_what_he_chooses_before_a_transaction_that_never_began_stays_his_choice(
     assert root.automatic() == sorted(foretold) == ["dkms"]
 
 
+@pytest.mark.parametrize("end", ["a hook of his", "never begun"])
+def test_what_follows_stays_automatic_where_apt_fails_and_changes_nothing(
+    root: Root, repository: Repository, end: str
+) -> None:
+    """ansible.builtin.apt marks all that it was asked for as chosen by hand then too."""
+    followers = ["libdriver", "librest"]
+    for version in ("1.0", "2.0"):
+        repository.add("librest", version)
+    root.apt("update")
+    root.install("driver=1.0", "libdriver=1.0", "librest=1.0")
+    root.host.run(["apt-mark", *database.own(root.host), "auto", *followers])
+    step = planned(root, {**SECOND, "librest": "2.0"}, automatic=followers)
+    opened = started(root, step)
+    if end == "a hook of his":
+        words = install_words(step.parameters["request"], False)
+        assert root.apt("-o", "DPkg::Pre-Install-Pkgs::=exit 1", *words, check=False).returncode != 0
+        manual(root, *step.parameters["request"])
+    else:
+        manual(root, "librest")
+    foretold = provenance.followers(root.host, Journal(root.host), "driver")
+    assert settled(root, step, opened, "failed") == {}
+    assert root.automatic() == sorted(foretold) == ["dkms", "libdriver"] + ["librest"] * (end == "a hook of his")
+
+
 def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
