@@ -21,9 +21,9 @@ AS_IT_WAS = "a host that is as it was when the plan was approved"
 
 # Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
 OF_EACH = ("request", "automatic")
-# Those that say where packages come from: what comes is what was approved, whether a repository has it or the host, so
-# that one which is gone meanwhile stops no approved plan
-OF_ORIGIN = ("files", "without")
+# Those that say where packages come from and what takes them away: what comes and goes is what was approved, whether a
+# repository has it or the host, so that one which is gone meanwhile stops no approved plan
+OF_THE_WAY = ("files", "without", "by_dpkg")
 
 Foretold = Mapping[str, Mapping[str, Any]]
 
@@ -170,7 +170,7 @@ def _of_things(parameters: Mapping[str, Any], coming: Any) -> Mapping[str, Any]:
     files = parameters.get("files", {})
     follows = {name for name in parameters.get("automatic", ()) if name in files
                and coming.get(name) == parameters["request"].get(name)}
-    told = {name: value for name, value in parameters.items() if name not in OF_ORIGIN}
+    told = {name: value for name, value in parameters.items() if name not in OF_THE_WAY}
     return {**told, "request": {name: version for name, version in told["request"].items() if name not in follows},
             "automatic": [name for name in told["automatic"] if name not in follows]} if follows else told
 

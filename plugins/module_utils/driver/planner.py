@@ -740,7 +740,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
             "These packages came with the driver.",
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager=backend.manager.name,
-            request=dict(leaving), purge=True, all_of_ours=True))
+            request=dict(leaving), purge=True, all_of_ours=True, **backend.removal_parameters(observation, leaving)))
     steps += backend.steps_back(observation, policy, facts)
     steps += boot_arguments.removal(observation.arguments, observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)

@@ -14,7 +14,7 @@ another, are no obstacle; what it leaves is unpacked, and configured as everythi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Collection, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -23,7 +23,7 @@ from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..core.steps import PACKAGES_INSTALL, Executor, command_step
 from . import space
-from .apt import conffiles, database, history, running
+from .apt import conffiles, database, history, running, transaction
 from .model import Package
 
 ACTION = "dpkg.unpack"
@@ -170,6 +170,15 @@ def steps_before_removal(
     if left.ours and (left.interrupted or left.broken):
         steps.append(configure_step(capability, left.broken, requires=tuple(step.id for step in steps)))
     return steps
+
+
+def removal_parameters(broken: Iterable[str], ours: bool, leaving: Collection[str]) -> Dict[str, Any]:
+    """Parameters of a removal (leaving) where packages are broken; ours: whether a transaction of ours has left them.
+
+    Those of another capability stay half of one version and half of another: only its own removal, or the transaction
+    that comes to its end, is something that apt does then. dpkg looks at nothing but what goes and who needs that.
+    """
+    return {transaction.BY_DPKG: True} if ours and not set(broken).issubset(leaving) else {}
 
 
 def configure(host: Host, journal: Journal, step: Step) -> None:

@@ -301,7 +301,9 @@ def _removal(observation: Observation, facts: HostFacts) -> List[Step]:
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
                                    manager="apt", request=dict(observation.removable), purge=True, all_of_ours=True,
-                                   requires=tuple(step.id for step in steps)))
+                                   requires=tuple(step.id for step in steps),
+                                   **torn.removal_parameters(observation.unfinished.broken, observation.unfinished.ours,
+                                                             observation.removable)))
     waiting = observation.configuration if observation.superseded else observation.kept
     restore = list(observation.restore)
     if waiting is not None:

@@ -16,12 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import CONTROLLER_ACTIONS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import CONTROLLER_ACTIONS, packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance, torn
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.manager import APT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
@@ -226,6 +227,24 @@ def test_several_at_once_of_which_one_needs_the_other(host: Host) -> None:
     tear(host.root, "libcuda1", "nvidia-driver-cuda", "dkms", MODULE)
     assert host.run(OLD) == ["dpkg.unpack", "dpkg.finish"]
     assert host.root.installed() == host.ours() == {**undisturbed(host, OLD), "dkms": "3"}
+
+
+def test_what_else_is_ours_goes_while_a_driver_is_half_of_one_version_and_half_of_another(host: Host) -> None:
+    host.run(OLD)
+    host.root.install("tool-of-his")
+    half = host.driver.directory / ("nvidia-driver-cuda_%s-1_all.deb" % NEW)
+    host.root.host.run([*running.dpkg(host.root.host), "--unpack", str(half)])
+    assert "nmet dependencies" in host.root.apt("-y", "remove", "tool-of-his", check=False).stderr
+    left = torn.unfinished(host.root.host, Journal(host.root.host), host.root.packages())
+    step = packages_step(
+        "toolkit", "a tool", {"tool-of-his": "1"}, {"tool-of-his": None}, "a test", manager="apt", purge=True,
+        request={"tool-of-his": "1"}, **torn.removal_parameters(left.broken, left.ours, ["tool-of-his"]))
+    assert APT.builtin_module(step.to_dict()) == "command"
+    options = APT.builtin_options(step.to_dict())
+    assert options is not None
+    host.root.host.run([*running.dpkg(host.root.host), *options["argv"][1:]])
+    assert "tool-of-his" not in host.root.installed()
+    assert host.run(NEW) == ["dpkg.configure", "packages.install"]
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])

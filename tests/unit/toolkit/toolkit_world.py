@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 import world
 
@@ -37,6 +37,7 @@ class World(world.World):
     programs:  those that are there.
     kept, writes: what is remembered of config.toml.
     unfinished: what a stopped transaction has left.
+    waiting: of that, what dpkg cannot configure.
     """
 
     capability = CAPABILITY
@@ -49,6 +50,7 @@ class World(world.World):
     kept: Optional[str] = None
     writes: List[Mapping[str, Any]] = field(default_factory=list)
     unfinished: torn.Unfinished = torn.Unfinished()
+    waiting: FrozenSet[str] = frozenset()
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         url = policy.repository_url.replace("$(ARCH)", "amd64")
@@ -134,10 +136,12 @@ class World(world.World):
 
     def dpkg_configure(self, step: Step) -> None:
         assert not self.unfinished.torn, "dpkg configures nothing that is torn"
-        self.unfinished = torn.Unfinished()
+        waiting = tuple(sorted(self.waiting.intersection(self.unfinished.broken)))
+        self.unfinished = torn.Unfinished(broken=waiting, ours=bool(waiting))
 
     def packages_remove(self, step: Step) -> None:
-        assert self.unfinished == torn.Unfinished(), "apt removes nothing while packages are unfinished"
+        assert step.parameters.get("by_dpkg") or self.unfinished == torn.Unfinished(), \
+            "apt removes nothing while packages are unfinished"
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed[name] == self.installed_by_us.pop(name)
             self.installed[name] = None
@@ -161,6 +165,10 @@ class World(world.World):
     def say_programs(self, *paths: str) -> None:
         """Low-level runtimes that are there."""
         self.programs = paths
+
+    def say_waiting(self, *packages: str) -> None:
+        """What cannot be configured, as a dependency is of another version."""
+        self.waiting = frozenset(packages)
 
     def say_stopped(self, *words: str) -> None:
         """dpkg was stopped: 'PACKAGE=VERSION' is torn, 'PACKAGE' unconfigured; 'foreign': it was somebody else's."""

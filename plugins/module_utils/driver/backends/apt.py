@@ -4,7 +4,7 @@
 in."""
 from __future__ import annotations
 
-from typing import Collection, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Disruption, Step
@@ -132,6 +132,9 @@ class Apt:
             return _repair_steps(observation, bool(leaving))
         unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving)
         return [unpack, *_repair_steps(observation, bool(leaving), (unpack.id,))]
+
+    def removal_parameters(self, observation: Observation, leaving: Collection[str]) -> Dict[str, Any]:
+        return torn.removal_parameters(observation.broken, observation.ours_unfinished, leaving)
 
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target

@@ -7,7 +7,7 @@ with each of them. Methods are pure.
 """
 from __future__ import annotations
 
-from typing import Collection, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Step
@@ -88,6 +88,9 @@ class Backend(Protocol):
         self, observation: Observation, facts: HostFacts, leaving: Collection[str]
     ) -> List[Step]:
         """End what a stopped transaction of ours began, so that packages (leaving) can go."""
+
+    def removal_parameters(self, observation: Observation, leaving: Collection[str]) -> Dict[str, Any]:
+        """Of the transaction in which packages (leaving) go, what is this manager's own."""
 
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target

@@ -195,6 +195,9 @@ class Rpm:
     ) -> List[Step]:
         return self._finish(observation) if observation.ours_unfinished else []
 
+    def removal_parameters(self, observation: Observation, leaving: Collection[str]) -> Dict[str, Any]:
+        return {}
+
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
     ) -> List[str]:

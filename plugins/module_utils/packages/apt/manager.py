@@ -151,13 +151,12 @@ class Apt:
         return []
 
     def builtin_module(self, step: Mapping[str, Any]) -> str:
-        """ansible.builtin.apt cannot be asked for what takes packages away by name while others come."""
-        return "command" if transaction.takes_away(step) else "apt"
+        return "command" if transaction.is_command(step) else "apt"
 
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None
     ) -> Optional[Dict[str, Any]]:
-        if transaction.takes_away(step):
+        if transaction.is_command(step):
             return {"argv": transaction.command_words(step)}
         return transaction.builtin_options(step, known)
 

@@ -3,7 +3,8 @@
 """One transaction in two forms: words for apt-get, which simulates it; options of ansible.builtin.apt, which does it.
 
 A transaction that installs and takes away at once (a request with a version of None) is more than that module can be
-asked for: ansible.builtin.command has apt-get do it, in the words of that module.
+asked for: ansible.builtin.command has apt-get do it, in the words of that module. So it has dpkg remove packages while
+others that stay are half done: of these apt wants every dependency there before it removes anything.
 
 Both are made here, so that what was simulated is what is done. Pure; the controller imports it too.
 """
@@ -15,6 +16,10 @@ LOCK_SECONDS = 600
 # Options of ansible.builtin.apt that not every supported release has, and that may be left out where it has them not:
 # auto_install_module_deps came with ansible-core 2.19. The planner refuses a host without python3-apt anyway.
 DISPENSABLE = ("auto_install_module_deps",)
+# Of a removal: whether dpkg does it
+BY_DPKG = "by_dpkg"
+# The answers that dpkg gives itself to what it would ask about configuration files
+_ANSWERS = ("--force-confdef", "--force-confold")
 
 
 def words(request: Mapping[str, Optional[str]]) -> List[str]:
@@ -23,16 +28,20 @@ def words(request: Mapping[str, Optional[str]]) -> List[str]:
             for name, version in sorted(request.items())]
 
 
-def takes_away(step: Mapping[str, Any]) -> bool:
-    """Whether a package step installs, and takes away by name."""
-    return step["action"] == "packages.install" and None in step["parameters"]["request"].values()
+def is_command(step: Mapping[str, Any]) -> bool:
+    """Whether a package step is more than ansible.builtin.apt can be asked for."""
+    parameters = step["parameters"]
+    return bool(parameters.get(BY_DPKG)) or (
+        step["action"] == "packages.install" and None in parameters["request"].values())
 
 
 def command_words(step: Mapping[str, Any]) -> List[str]:
-    """apt-get with the options under which ansible.builtin.apt calls it."""
+    """dpkg, or apt-get with the options under which ansible.builtin.apt calls it."""
     parameters = step["parameters"]
+    if parameters.get(BY_DPKG):
+        return ["dpkg", *_ANSWERS, "--purge" if parameters.get("purge") else "--remove", *sorted(parameters["request"])]
     return ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=%d" % LOCK_SECONDS,
-            "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
+            *(word for answer in _ANSWERS for word in ("-o", "Dpkg::Options::=" + answer)),
             *install_words(parameters["request"], bool(parameters.get("allow_downgrade")))]
 
 
