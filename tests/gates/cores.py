@@ -3,10 +3,12 @@
 """The supported releases of ansible-core, each in an environment of its own."""
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import bootstrap
 import workspace
@@ -50,18 +52,29 @@ def environment(directory: Path, release: str, python: str, packages: Sequence[s
     version = RELEASES[release][0]
     digest = hashlib.sha256("\n".join([*bootstrap.pins(), *packages]).encode()).hexdigest()[:8]
     target = directory / ("core-%s-%s-%s" % (version, Path(python).name, digest))
-    if not (target / bootstrap.READY).is_file():
-        shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        run([python, "-m", "venv", target])
-        constraints = target / "constraints.txt"
-        # Each ansible-core has bounds of its own for the resolver of Galaxy.
-        constraints.write_text("".join(pin + "\n" for pin in bootstrap.pins()
-                                       if not pin.startswith(("ansible", "resolvelib"))))
-        run([target / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", constraints,
-             "ansible-core==%s" % version, *packages])
-        (target / bootstrap.READY).touch()
+    if (target / bootstrap.READY).is_file():
+        return target
+    with _alone(target):
+        if not (target / bootstrap.READY).is_file():
+            shutil.rmtree(target, ignore_errors=True)
+            run([python, "-m", "venv", target])
+            constraints = target / "constraints.txt"
+            # Each ansible-core has bounds of its own for the resolver of Galaxy.
+            constraints.write_text("".join(pin + "\n" for pin in bootstrap.pins()
+                                           if not pin.startswith(("ansible", "resolvelib"))))
+            run([target / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
+                 constraints, "ansible-core==%s" % version, *packages])
+            (target / bootstrap.READY).touch()
     return target
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Whoever makes the same at the same time waits."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open("%s.lock" % target, "w", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def link_collections(root: Path, names: Sequence[str] = ("ansible/posix", "kubernetes/core")) -> None:
