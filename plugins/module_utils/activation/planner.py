@@ -346,8 +346,11 @@ def _may_be_started(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
 def _with_units(observation: Observation, facts: HostFacts) -> Observation:
     """Before the driver is installed by packages: with the unit that they will bring, as they leave it. Those of guests
     have none, and NVIDIA's installer makes none."""
-    comes = not facts.driver_by_runfile if not observation.on_disk else facts.driver_leaves_runfile
-    if observation.services.get(PERSISTENCED, Service()).known or observation.guest or not comes:
+    if facts.driver_brings_unit:
+        # What is there is not what will be, nvidia-modprobe neither
+        observation = replace(observation, on_disk=False)
+    if (observation.services.get(PERSISTENCED, Service()).known or observation.guest or observation.on_disk
+            or facts.driver_by_runfile):
         return observation
     return replace(observation, services={**observation.services, PERSISTENCED: Service(known=True, enabled=True)})
 

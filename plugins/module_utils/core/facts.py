@@ -29,7 +29,7 @@ CUDA_NODES = ("/dev/nvidiactl", *UVM_NODES)
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
-NEVER_READ = ("driver_by_runfile", "driver_leaves_runfile", "driver_changes", "driver_reloads", "fabric_starts",
+NEVER_READ = ("driver_by_runfile", "driver_brings_unit", "driver_changes", "driver_reloads", "fabric_starts",
               "mig_changes")
 
 # Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
@@ -111,9 +111,9 @@ class HostFacts:
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
     driver_by_runfile:  whether NVIDIA's installer brings the driver, without any unit, before what is planned with
                         these facts; never read.
-    driver_leaves_runfile:
-                        whether packages, with their units, take the place of what NVIDIA's installer has brought
-                        before what is planned with these facts; never read.
+    driver_brings_unit: whether packages bring nvidia-persistenced and its unit to a host that has something of a
+                        driver without it, as NVIDIA's installer leaves one, before what is planned with these facts;
+                        never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
     mig_changes:        whether what the GPUs are divided into changes before what is planned with these facts; never
@@ -156,7 +156,7 @@ class HostFacts:
     peer_modules: Tuple[str, ...] = ()
     driver_changes: bool = False
     driver_by_runfile: bool = False
-    driver_leaves_runfile: bool = False
+    driver_brings_unit: bool = False
     driver_reloads: bool = False
     fabric_starts: bool = False
     mig_changes: bool = False

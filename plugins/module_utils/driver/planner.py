@@ -3,6 +3,7 @@
 """From what is there to what is wanted of the driver's packages. Pure."""
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -51,6 +52,8 @@ from .record import Record, is_archived
 from .target import Target, is_driven, target_of, versions_offered
 
 NAME = "driver"
+# On Ubuntu the packages of a branch have the daemon among other programs
+_WITH_UNIT = re.compile(r"nvidia-(?:persistenced|compute-utils-\d+(?:-server)?)$")
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
@@ -119,14 +122,22 @@ def _facts_with(
     of_installer = any(step.action == runfile_plan.INSTALL for step in planned.steps)
     changes = of_installer or any(
         step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
-    leaves_installer = not of_installer and any(step.action == runfile.REMOVE for step in planned.steps)
+    brings_unit = not of_installer and any(
+        step.action == runfile.REMOVE or _brings_unit(step) for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
         facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
-                     driver_changes=changes, driver_by_runfile=of_installer, driver_leaves_runfile=leaves_installer,
+                     driver_changes=changes, driver_by_runfile=of_installer, driver_brings_unit=brings_unit,
                      module_installed=target.module if built else facts.module_installed)
+
+
+def _brings_unit(step: Step) -> bool:
+    """Whether a transaction brings nvidia-persistenced where it was not."""
+    return step.action == PACKAGES_INSTALL and any(
+        version is not None and step.change["before"].get(name) is None and _WITH_UNIT.match(name)
+        for name, version in step.change["after"].items())
 
 
 def _facts_rolled_back(

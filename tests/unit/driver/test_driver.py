@@ -366,3 +366,16 @@ def test_what_builds_modules_stays_when_the_driver_before_comes_back() -> None:
     brought = {"dkms": "3.2.2-1.el9", "gcc": "11.5.0-5.el9", "make": "1:4.3-8.el9", "nvidia-imex": "595.91.07-1"}
     before = Record("580.178.04", "open", "", {"nvidia-driver-cuda": "3:580.178.04-1.el9"})
     assert set(superfluous(Observation(installed_by_us=brought), before)) == {"nvidia-imex"}
+
+
+@pytest.mark.parametrize(("there", "brings"), [("libnvidia-ml1", True), ("nvidia-persistenced", False)])
+def test_what_comes_to_a_host_with_a_part_of_a_driver_is_foretold(there: str, brings: bool) -> None:
+    """Libraries alone, which somebody has installed, are no reason to expect no unit."""
+    world = World()
+    world.say_package(there, "580.126.09-1")
+    now = facts(A100, driver_userspace="580.126.09")
+    seen = world.observe(policy(), now)
+    planned = planner.plan(seen, policy(), now)
+    assert not planned.refusals
+    after = planner.facts_after(seen, policy(), now, planned)
+    assert (after.driver_installed, after.driver_brings_unit) == ("580.178.04", brings)
