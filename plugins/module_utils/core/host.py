@@ -522,9 +522,13 @@ class Host:
         return (Host().read("/proc/sys/kernel/random/boot_id") or "").strip()
 
     def booted(self) -> float:
-        """When that was (seconds since 1970, by the clock as it is set now), 0 where it cannot be told (proc(5))."""
-        told = re.search(r"(?m)^btime (\d+)$", Host().read("/proc/stat") or "")
-        return float(told.group(1)) if told else 0
+        """When that was (seconds since 1970, by the clock as it is set now), 0 where it cannot be told.
+
+        When its first process began (proc_pid_stat(5), starttime): a machine in a container is younger than the kernel.
+        """
+        started = self.process_started(1)
+        beginning = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return beginning + int(started) / os.sysconf("SC_CLK_TCK") if started else 0
 
     # commands
 

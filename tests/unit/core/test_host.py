@@ -465,3 +465,10 @@ host.write("/etc/a b.d/ours", "two")
 """, str(tmp_path))
     assert (tmp_path / "elsewhere/ours").read_text() == "two"
     assert os.listdir(tmp_path / "elsewhere") == ["ours"] and os.listdir(tmp_path / "etc") == ["a b.d"]
+
+
+def test_a_machine_is_as_old_as_its_first_process() -> None:
+    """One in a container is younger than the kernel that tells btime."""
+    btime = int(next(line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if "btime" in line))
+    ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
+    assert abs(Host().booted() - btime - ticks / os.sysconf("SC_CLK_TCK")) < 2
