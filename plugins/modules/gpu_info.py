@@ -158,7 +158,7 @@ observation:
           returned: success
         driver_changes: {description: Of planners. Always false here., type: bool, returned: success}
         driver_by_runfile: {description: Of planners. Always false here., type: bool, returned: success}
-        driver_leaves_runfile: {description: Of planners. Always false here., type: bool, returned: success}
+        driver_brings_unit: {description: Of planners. Always false here., type: bool, returned: success}
         driver_reloads: {description: Of planners. Always false here., type: bool, returned: success}
         fabric_starts: {description: Of planners. Always false here., type: bool, returned: success}
         mig_changes: {description: Of planners. Always false here., type: bool, returned: success}
