@@ -149,7 +149,7 @@ def configure_step(
     names = list(broken)
     return command_step(
         capability, action, "unfinished packages",
-        ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
+        ["dpkg", *transaction.ANSWERS, "--configure", "-a"],
         "A package transaction was stopped before its end.",
         change={"before": dict.fromkeys(names, "unfinished"), "after": dict.fromkeys(names, "configured")},
         requires=requires, timeout=3600)

@@ -12,6 +12,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, CommandResult, Host, held_up
 from ...core.waiting import wait_for
 from .database import archive_begins, archives_directory, own
+from .transaction import ANSWERS
 
 LOCK_SECONDS = 600
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
@@ -80,9 +81,9 @@ def _kept(host: Host, directory: str, name: str, version: str) -> List[str]:
 
 
 def dpkg(host: Host) -> List[str]:
-    """dpkg on this host's own state, with the answers that apt gives it (see transaction.builtin_options)."""
+    """dpkg on this host's own state, with the answers that apt gives it."""
     root = [] if host.root == "/" else ["--root=" + host.root]
-    return ["dpkg", *root, "--force-confdef", "--force-confold"]
+    return ["dpkg", *root, *ANSWERS]
 
 
 def has_bindings(host: Host) -> bool:

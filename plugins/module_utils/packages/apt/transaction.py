@@ -19,7 +19,7 @@ DISPENSABLE = ("auto_install_module_deps",)
 # Of a removal: whether dpkg does it
 BY_DPKG = "by_dpkg"
 # The answers that dpkg gives itself to what it would ask about configuration files
-_ANSWERS = ("--force-confdef", "--force-confold")
+ANSWERS = ("--force-confdef", "--force-confold")
 
 
 def words(request: Mapping[str, Optional[str]]) -> List[str]:
@@ -39,9 +39,9 @@ def command_words(step: Mapping[str, Any]) -> List[str]:
     """dpkg, or apt-get with the options under which ansible.builtin.apt calls it."""
     parameters = step["parameters"]
     if parameters.get(BY_DPKG):
-        return ["dpkg", *_ANSWERS, "--purge" if parameters.get("purge") else "--remove", *sorted(parameters["request"])]
+        return ["dpkg", *ANSWERS, "--purge" if parameters.get("purge") else "--remove", *sorted(parameters["request"])]
     return ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=%d" % LOCK_SECONDS,
-            *(word for answer in _ANSWERS for word in ("-o", "Dpkg::Options::=" + answer)),
+            *(word for answer in ANSWERS for word in ("-o", "Dpkg::Options::=" + answer)),
             *install_words(parameters["request"], bool(parameters.get("allow_downgrade")))]
 
 
