@@ -25,8 +25,8 @@ def image(directory: Path) -> Path:
     return directory / "disk.img"
 
 
-def mount(directory: Path) -> Path:
-    """Mount the disk of the host in directory; a new one gets what the host was prepared with. Returns its top."""
+def mount(directory: Path, upper: Path) -> Path:
+    """Mount the disk of the host in directory; a new one gets the upper layer that was prepared. Returns its top."""
     top = directory / "disk"
     top.mkdir(exist_ok=True)
     if image(directory).is_file():
@@ -37,7 +37,7 @@ def mount(directory: Path) -> Path:
         handle.truncate(BYTES)
     run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1", scratch])
     run(["mount", "-o", "loop", scratch, top])
-    run(["cp", "-a", directory / "upper", top])
+    run(["cp", "-a", upper, top])
     (top / "work").mkdir()
     run(["sync", "--file-system", top])
     scratch.rename(image(directory))

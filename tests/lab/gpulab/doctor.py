@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Callable, Dict, List, Tuple
 from . import cgroups
 from .cache import Workshop, cache_root, parts_root
 from .hosts import CAP_SYS_RESOURCE, has_capability, remove_tree
+from .memory import available_gb
 from .parts.gobuilds import toolchain_problem
 from .paths import runs_root
 
@@ -118,8 +118,7 @@ def _room() -> List[Finding]:
         place = place.parent
     free = shutil.disk_usage(place).free >> 30
     wanted = DISK_TO_RUN_GB if parts_root().is_dir() else DISK_TO_BUILD_GB
-    found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-    memory = (int(found.group(1)) if found else 0) >> 20
+    memory = available_gb()
     return [
         Finding(free >= wanted, "%d GB of disk free below %s%s" % (
             free, place, "" if free >= wanted else ", wanted %d GB: GPUOPS_CACHE names another place" % wanted)),

@@ -101,6 +101,7 @@ class Host:
         self.neighbours = tuple(neighbours)
         self.paths = RunPaths(lab)
         self.directory = self.paths.host(spec.name)
+        self.written = self.paths.written / spec.name
         self.supervisor = Daemon("supervisor", self.directory)
 
     @property
@@ -137,13 +138,15 @@ class Host:
 
     @property
     def prepared(self) -> bool:
-        """True once `prepare` came to its end."""
-        return (self.directory / "machine.json").is_file()
+        """True once `prepare` came to its end, and nothing of it is lost: memory forgets at the machine's boot."""
+        return (self.directory / "machine.json").is_file() and (self.written / "upper").is_dir()
 
     def prepare(self, parts: HostParts, membership: Optional[Membership]) -> None:
         """Write a bare host. Not called while the host runs."""
-        for name in ("upper", "work", "root", "silicon", self._store[0], "kubelet", "conf"):
+        for name in ("root", "silicon", self._store[0], "kubelet", "conf"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
+        for name in ("upper", "work"):
+            (self.written / name).mkdir(parents=True, exist_ok=True)
         if parts.silicon and self.spec.board:
             from . import silicon
             silicon.write_board(self.silicon, self.spec.board, self.spec.gpus)
@@ -161,7 +164,8 @@ class Host:
         """Throw away everything that the host wrote since it was delivered."""
         (self.directory / "machine.json").unlink(missing_ok=True)
         disk.image(self.directory).unlink(missing_ok=True)
-        for name in ("upper", "work", "silicon", self._store[0], "kubelet", "conf"):
+        remove_tree(self.written)
+        for name in ("silicon", self._store[0], "kubelet", "conf"):
             remove_tree(self.directory / name)
 
     def _machine(self, parts: HostParts) -> Machine:
@@ -176,6 +180,7 @@ class Host:
         return Machine(
             machine="%s-%s" % (self.lab, self.name), hostname=self.name, bridge=self.network.bridge,
             cgroup=self.cgroup, uuid=str(self.identity),
+            written=str(self.written),
             layers=tuple(str(layer) for layer in (parts.crio, parts.layer, parts.root, parts.base) if layer),
             binds=tuple("%s:%s" % (self.directory / name, inside) for name, inside in binds.items()),
             binds_readonly=tuple("%s:%s" % pair for pair in readonly.items()), disk=self.spec.disk)
@@ -301,9 +306,10 @@ class Host:
 
     def _upper(self, inside: str) -> Path:
         """A path in the upper layer, its parents with the lower layers' modes: they are what the overlay shows."""
-        path = self.directory / "upper" / inside
-        for parent in reversed(path.relative_to(self.directory / "upper").parents):
-            directory = self.directory / "upper" / parent
+        upper = self.written / "upper"
+        path = upper / inside
+        for parent in reversed(path.relative_to(upper).parents):
+            directory = upper / parent
             if not directory.is_dir():
                 directory.mkdir()
                 directory.chmod(0o700 if str(parent) in ("root", "root/.ssh") else 0o755)

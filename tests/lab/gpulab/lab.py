@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
+from . import memory
 from . import network as networks
 from .aptrepo import KEY_PART, PUBLIC_KEY
 from .cache import Workshop
@@ -124,6 +125,7 @@ class Lab:
     def _start(self, shop: Workshop) -> None:
         hosts = self.hosts
         raise_limits()
+        memory.bring_up(self.paths.written)
         networks.bring_up(self.network, len(hosts))
         self.repositories.start({path: shop.path(part) for path, part in repositories_of(self.topology).items()})
         self._write_access(list(hosts.values()))
@@ -236,7 +238,7 @@ class Lab:
         if self.is_up:
             return
         # A killed `down` removes its record early; what it left is not a host to boot from.
-        remove_tree(self.paths.top)
+        self._forget()
         self.paths.top.mkdir(parents=True)
         with _lock(self.paths.top.parent / ".networks.lock"):
             taken = [Lab(each).network.number for each in running_labs()]
@@ -256,7 +258,11 @@ class Lab:
                 if self.control_plane:
                     self.control_plane.stop()
                 networks.take_down(self.network)
-            remove_tree(self.paths.top)
+            self._forget()
+
+    def _forget(self) -> None:
+        memory.take_down(self.paths.written)
+        remove_tree(self.paths.top)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -59,6 +59,11 @@ class RunPaths:
     def packages(self) -> Path:
         return self.top / "packages"
 
+    @property
+    def written(self) -> Path:
+        """What its hosts write, see memory.py."""
+        return self.top / "written"
+
     def host(self, name: str) -> Path:
         return self.top / "hosts" / name
 

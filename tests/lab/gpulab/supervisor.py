@@ -27,13 +27,17 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """What systemd-nspawn must know about a host."""
+    """What systemd-nspawn must know about a host.
+
+    written: the directory of the overlay's upper layer and of its work.
+    """
 
     machine: str
     hostname: str
     bridge: str
     cgroup: str
     uuid: str
+    written: str
     layers: Tuple[str, ...]
     binds: Tuple[str, ...]
     binds_readonly: Tuple[str, ...]
@@ -66,7 +70,8 @@ def nspawn_command(machine: Machine, root: Path, unified: bool) -> List[str]:
 
 def mount_root(directory: Path, machine: Machine) -> Path:
     root = directory / "root"
-    files = disk.mount(directory) if machine.disk else directory
+    written = Path(machine.written)
+    files = disk.mount(directory, written / "upper") if machine.disk else written
     options = "lowerdir=%s,upperdir=%s,workdir=%s" % (":".join(machine.layers), files / "upper", files / "work")
     if not machine.disk:
         # What such a host writes outlives its power cuts, synced or not, and hosts side by side wait for one disk. The

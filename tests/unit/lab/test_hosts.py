@@ -12,7 +12,7 @@ from typing import Tuple
 import pytest
 
 from gpulab import hosts
-from gpulab.hosts import Host, HostParts, Membership, copy_store
+from gpulab.hosts import Host, HostParts, Membership, copy_store, remove_tree
 from gpulab.lab import Lab, inventory_text
 from gpulab.network import LABS, Network, bridge_name
 from gpulab.supervisor import Machine, nspawn_command
@@ -49,7 +49,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuple[Host, Hos
 
 
 def upper(host: Host, inside: str) -> Path:
-    return host.directory / "upper" / inside
+    return host.written / "upper" / inside
 
 
 def test_a_person_who_is_not_root_may_use_sudo(prepared: Tuple[Host, Host]) -> None:
@@ -123,6 +123,8 @@ def test_a_wiped_host_is_written_again_with_the_same_identity(prepared: Tuple[Ho
     host.prepare(parts, None)
     assert host.prepared and host.identity == identity and host.known_host_line() == key
     assert not upper(host, "etc/kubernetes").exists()
+    remove_tree(host.written)
+    assert not host.prepared, "memory has forgotten it"
 
 
 def test_a_host_boots_from_layers_in_a_network_of_its_own(prepared: Tuple[Host, Host]) -> None:
