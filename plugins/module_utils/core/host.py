@@ -16,8 +16,22 @@ import struct
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
-from typing import IO, Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import (
+    IO,
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    cast,
+)
 
 from .errors import GpuOpsError, HostFailed
 from .progress import duration
@@ -561,24 +575,12 @@ class Host:
         time-out it is killed with all its children that did not leave its session, and waited for KILL_SECONDS. Of a
         longer output the middle is left out, and said to be.
         """
-        try:
-            # AnsibleModule.run_command knows no time limit, and an observation has no AnsibleModule.
-            process = subprocess.Popen(  # pylint: disable=ansible-bad-function,consider-using-with
-                list(argv),
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=_environment(env),
-                start_new_session=True,
-                umask=0o022,
-            )
-        except OSError as error:
-            done = _not_started(argv, error)
-            if done is None:
-                raise self._failure(error, argv[0], "run") from error
+        started = self._start(argv, stdin is not None, env)
+        if isinstance(started, CommandResult):
+            done = started
         else:
-            self.tell_command(process.pid)
-            done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
+            self.tell_command(started.pid)
+            done = _attend(argv, started, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
                 "host.command_failed",
@@ -591,6 +593,39 @@ class Host:
                 stderr=done.stderr,
             )
         return done
+
+    @contextlib.contextmanager
+    def conversation(self, argv: Sequence[str]) -> Iterator[Conversation]:
+        """A command that is started once, as by run(), and asked often: it answers each line with one.
+
+        It ends with its standard input. No run that comes later waits for it: it must only read.
+        """
+        talk = Conversation(argv, self._start(argv, True, None))
+        try:
+            yield talk
+        finally:
+            talk.close()
+
+    def _start(
+        self, argv: Sequence[str], is_fed: bool, env: Optional[Mapping[str, str]]
+    ) -> Union[subprocess.Popen[bytes], CommandResult]:
+        """The command's process, or what a shell would answer where it cannot be started."""
+        try:
+            # AnsibleModule.run_command knows no time limit, and an observation has no AnsibleModule.
+            return subprocess.Popen(  # pylint: disable=ansible-bad-function,consider-using-with
+                list(argv),
+                stdin=subprocess.PIPE if is_fed else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_environment(env),
+                start_new_session=True,
+                umask=0o022,
+            )
+        except OSError as error:
+            done = _not_started(argv, error)
+            if done is None:
+                raise self._failure(error, argv[0], "run") from error
+            return done
 
     def tell_command(self, pid: int) -> None:
         """Say which command runs, in one call and as long each time: this process may be killed at any instant.
@@ -862,6 +897,10 @@ class _Output:
         if len(self._tail) > 2 * OUTPUT_BYTES:
             self._cut()
 
+    @property
+    def ends_a_line(self) -> bool:
+        return (self._tail or self._head).endswith(b"\n")
+
     def _cut(self) -> None:
         excess = max(0, len(self._tail) - OUTPUT_BYTES)
         self._lost += excess
@@ -877,37 +916,95 @@ def _attend(
     argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Optional[bytes], timeout: float
 ) -> CommandResult:
     """Feed a command, read what it says, and wait for it as long as it may take."""
-    deadline = time.monotonic() + timeout
     outputs = (_Output(), _Output())
-    at_work: Sequence[str] = ()
     try:
-        ended = _talk(process, stdin, outputs, deadline)
-        if not ended:
-            at_work = Host().at_work_in(process.pid)
-        died = ended or _kill(process)
+        if not _talk(process, stdin, outputs, time.monotonic() + timeout):
+            raise _overdue(argv, process, timeout, outputs)
     except BaseException:
         _kill(process)
         raise
     finally:
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        _close(process)
+    return CommandResult(tuple(argv), process.returncode, *(output.text() for output in outputs))
+
+
+def _overdue(
+    argv: Sequence[str], process: subprocess.Popen[bytes], timeout: float, outputs: Tuple[_Output, _Output]
+) -> CommandTimedOut:
+    """Kill a command that has not ended in its time, and say what it was at."""
+    at_work = Host().at_work_in(process.pid)
+    died = _kill(process)
     stdout, stderr = (output.text() for output in outputs)
-    if not ended:
-        raise CommandTimedOut(
-            "host.command_timed_out",
-            found="%s had not ended after %.0f s%s%s" % (
-                " ".join(argv), timeout, "" if died else ", and is not even ended by SIGKILL: it waits in the kernel",
-                held_up(at_work, stderr.strip() or stdout)),
-            wanted="the command to end in time",
-            remedy="run it by hand to see what it waits for" if died else
-                   "see `dmesg` and `/proc/%d/stack` for what it waits for; only a reboot may end it" % process.pid,
-            cmd=list(argv),
-            stdout=stdout,
-            stderr=stderr,
-        )
-    return CommandResult(tuple(argv), process.returncode, stdout, stderr)
+    return CommandTimedOut(
+        "host.command_timed_out",
+        found="%s had not ended after %.0f s%s%s" % (
+            " ".join(argv), timeout, "" if died else ", and is not even ended by SIGKILL: it waits in the kernel",
+            held_up(at_work, stderr.strip() or stdout)),
+        wanted="the command to end in time",
+        remedy="run it by hand to see what it waits for" if died else
+               "see `dmesg` and `/proc/%d/stack` for what it waits for; only a reboot may end it" % process.pid,
+        cmd=list(argv),
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+class Conversation:
+    """A command that answers each line with one; made by Host.conversation()."""
+
+    def __init__(self, argv: Sequence[str], program: Union[subprocess.Popen[bytes], CommandResult]) -> None:
+        self._argv = argv
+        self._program = program
+
+    def ask(self, line: str, timeout: float) -> CommandResult:
+        """Its answer, with rc 0; of one that ended before it had answered, what it said and how it ended.
+
+        Raises CommandTimedOut at the time-out, in seconds; it is killed then, as by Host.run().
+        """
+        if isinstance(self._program, CommandResult):
+            return self._program
+        process, outputs = self._program, (_Output(), _Output())
+        deadline = time.monotonic() + timeout
+        if _exchange(process, _encoded(self._argv[0], line + "\n"), outputs, deadline):
+            return CommandResult(tuple(self._argv), 0, *(output.text() for output in outputs))
+        if time.monotonic() >= deadline:
+            raise _overdue(self._argv, process, timeout, outputs)
+        rest = _attend(self._argv, process, None, max(0.0, deadline - time.monotonic()))
+        self._program = replace(rest, stdout=outputs[0].text() + rest.stdout, stderr=outputs[1].text() + rest.stderr)
+        return self._program
+
+    def close(self) -> None:
+        """It has nothing to lose: what it leaves it has written when it answered."""
+        if not isinstance(self._program, CommandResult):
+            _kill(self._program)
+            _close(self._program)
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], question: bytes, outputs: Tuple[_Output, _Output], deadline: float
+) -> bool:
+    """Whether it has answered with a whole line; not, where it has ended, or the deadline has come."""
+    stdin, stdout, stderr = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
+    waiting = memoryview(question)
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(stdin.fileno(), False)
+        selector.register(stdin, selectors.EVENT_WRITE)
+        for pipe, output in zip((stdout, stderr), outputs):
+            selector.register(pipe, selectors.EVENT_READ, output)
+        while True:
+            # Asked for before the waiting: what it said until then is there to be read
+            left = deadline - time.monotonic()
+            for key, _events in selector.select(max(0.0, left)):
+                if key.fileobj is stdin:
+                    waiting = _written(stdin, waiting)
+                    if not waiting:
+                        selector.unregister(stdin)
+                elif not _drain(key.fd, key.data):
+                    if key.fileobj is stdout:
+                        return False
+                    selector.unregister(key.fileobj)
+            if outputs[0].ends_a_line or left <= 0:
+                return outputs[0].ends_a_line
 
 
 def _talk(
@@ -946,12 +1043,7 @@ def _talk(
 
 def _feed(selector: selectors.BaseSelector, pipe: Any, waiting: memoryview) -> memoryview:
     """Write what the pipe takes; it is closed once there is no more, or nobody reads."""
-    try:
-        waiting = waiting[os.write(pipe.fileno(), waiting):]
-    except BlockingIOError:
-        return waiting
-    except BrokenPipeError:
-        waiting = waiting[:0]
+    waiting = _written(pipe, waiting)
     if not waiting:
         selector.unregister(pipe)
         with contextlib.suppress(BrokenPipeError):
@@ -959,11 +1051,28 @@ def _feed(selector: selectors.BaseSelector, pipe: Any, waiting: memoryview) -> m
     return waiting
 
 
+def _written(pipe: IO[bytes], waiting: memoryview) -> memoryview:
+    """Write what the pipe takes: what is still to be written, nothing where nobody reads."""
+    try:
+        return waiting[os.write(pipe.fileno(), waiting):]
+    except BlockingIOError:
+        return waiting
+    except BrokenPipeError:
+        return waiting[:0]
+
+
 def _drain(descriptor: int, output: _Output) -> bool:
     """Whether there was more to read."""
     data = os.read(descriptor, 1 << 16)
     output.take(data)
     return bool(data)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:

@@ -21,7 +21,12 @@ import workspace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as hosts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host, Ownership
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import (
+    CommandFailed,
+    CommandTimedOut,
+    Host,
+    Ownership,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import require_root
 
 FORK = multiprocessing.get_context("fork")
@@ -472,3 +477,41 @@ def test_a_machine_is_as_old_as_its_first_process() -> None:
     btime = int(next(line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if "btime" in line))
     ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
     assert abs(Host().booted() - btime - ticks / os.sysconf("SC_CLK_TCK")) < 2
+
+
+class TestConversation:
+    """A command that answers each line with one."""
+
+    REPEATS = "import sys\nfor line in sys.stdin: print(line.strip() * 2, flush=True)"
+
+    def test_it_is_asked_often(self) -> None:
+        with Host().conversation([sys.executable, "-c", self.REPEATS]) as talk:
+            for word in ("one", "two", "x" * (1 << 20)):
+                assert talk.ask(word, 60).stdout == word * 2 + "\n"
+            assert talk.ask("", 60).rc == 0
+
+    def test_how_it_ended_is_the_answer(self) -> None:
+        words = "import sys; print(input()); input(); print('half', end='', flush=True); sys.exit('no more')"
+        with Host().conversation([sys.executable, "-c", words]) as talk:
+            assert talk.ask("first", 60).stdout == "first\n"
+            for _time in range(2):
+                done = talk.ask("second", 60)
+                assert (done.rc, done.stdout, done.stderr) == (1, "half", "no more\n")
+
+    def test_a_missing_program_is_an_answer(self) -> None:
+        with Host().conversation(["/nowhere/program"]) as talk:
+            assert talk.ask("anybody there", 60).rc == 127
+
+    def test_one_that_hangs_is_ended_with_what_it_said(self) -> None:
+        words = "import sys, time; print('waits', file=sys.stderr, flush=True); time.sleep(600)"
+        with Host().conversation([sys.executable, "-c", words]) as talk:
+            with pytest.raises(CommandTimedOut, match="waits") as raised:
+                talk.ask("anybody there", 2)
+            assert "after 2 s" in str(raised.value)
+            assert talk.ask("anybody there", 60).rc == -9
+
+    def test_it_ends_with_the_conversation(self, tmp_path: Path) -> None:
+        words = "import os; print(os.getpid(), flush=True); input(); input()"
+        with Host().conversation([sys.executable, "-c", words]) as talk:
+            pid = int(talk.ask("who are you", 60).stdout)
+        assert not Path("/proc/%d" % pid).exists()

@@ -1,14 +1,16 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A question to dnf's own library, and its answer."""
+"""Questions to dnf's own library, and its answers."""
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
 from ...core.errors import GpuOpsError
-from ...core.host import CommandFailed, Host
+from ...core.host import CommandFailed, Conversation, Host
 from .program import NO_BINDINGS, TEXT
 
 TIMEOUT_SECONDS = 600
@@ -27,20 +29,55 @@ def own(host: Host) -> List[str]:
 
 def has_bindings(host: Host) -> bool:
     """Whether a Python of this host has dnf's library."""
-    return any(host.run([python, "-I", "-c", "import dnf"], check=False).rc == 0 for python in dict.fromkeys(_PYTHONS))
+    with Library(host, "") as library:
+        return library.is_there
 
 
-def ask(host: Host, scratch: str, op: str, **question: Any) -> Dict[str, Any]:
-    """What dnf says. question: what program.TEXT asks for that op; scratch: a directory of ours.
+class Library:
+    """dnf's own library, loaded once for all that is asked of it. A context.
 
-    Raises GpuOpsError where no Python of the host has dnf's library, or dnf fails.
+    scratch: a directory of ours for what the library writes.
     """
-    asked = json.dumps({"op": op, "root": host.root, "scratch": scratch, **question})
-    for python in dict.fromkeys(_PYTHONS):
-        # -I: what the environment or a directory of somebody holds for Python is not read
-        done = host.run([python, "-I", "-c", TEXT], check=False, timeout=TIMEOUT_SECONDS, stdin=asked)
-        if done.rc in (NO_BINDINGS, 127):
-            continue
+
+    def __init__(self, host: Host, scratch: str) -> None:
+        self._host = host
+        self._scratch = scratch
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._opened.close()
+
+    @functools.cached_property
+    def _told(self) -> Tuple[str, Optional[Conversation]]:
+        """The Python that has the library, and what is said with it; none where no Python has it."""
+        for python in dict.fromkeys(_PYTHONS):
+            # -I: what the environment or a directory of somebody holds for Python is not read
+            talk = self._opened.enter_context(self._host.conversation([python, "-I", "-c", TEXT]))
+            if talk.ask("{}", TIMEOUT_SECONDS).rc not in (NO_BINDINGS, 127):
+                return python, talk
+        return "", None
+
+    @property
+    def is_there(self) -> bool:
+        return self._told[1] is not None
+
+    def ask(self, op: str, **question: Any) -> Dict[str, Any]:
+        """What dnf says. question: what program.TEXT asks for that op.
+
+        Raises GpuOpsError where no Python of the host has dnf's library, or dnf fails.
+        """
+        python, talk = self._told
+        if talk is None:
+            raise GpuOpsError(
+                "packages.no_dnf_bindings",
+                found="no library of dnf for %s" % ", nor for ".join(dict.fromkeys(_PYTHONS)),
+                wanted="the library that ansible.builtin.dnf works with",
+                remedy="run `dnf install python3-dnf`")
+        done = talk.ask(json.dumps({"op": op, "root": self._host.root, "scratch": self._scratch, **question}),
+                        TIMEOUT_SECONDS)
         try:
             answer: Dict[str, Any] = json.loads(done.stdout) if done.rc == 0 else {}
         except ValueError:
@@ -54,8 +91,9 @@ def ask(host: Host, scratch: str, op: str, **question: Any) -> Dict[str, Any]:
                 remedy="see that dnf works on this host (`dnf repolist`); its whole output is in this result",
                 cmd=[python, "-I", "-c", op], rc=done.rc, stdout=done.stdout, stderr=done.stderr)
         return answer
-    raise GpuOpsError(
-        "packages.no_dnf_bindings",
-        found="no library of dnf for %s" % ", nor for ".join(dict.fromkeys(_PYTHONS)),
-        wanted="the library that ansible.builtin.dnf works with",
-        remedy="run `dnf install python3-dnf`")
+
+
+def ask(host: Host, scratch: str, op: str, **question: Any) -> Dict[str, Any]:
+    """The answer to a single question, see Library.ask()."""
+    with Library(host, scratch) as library:
+        return library.ask(op, **question)

@@ -19,7 +19,7 @@ from ..model import Package, Repository, Simulation
 from ..rpm import database
 from ..rpm.versions import newest_first
 from . import locks
-from .asking import ask
+from .asking import Library
 from .program import COMES, GOES, MAKES_WAY
 from .transaction import specs
 
@@ -50,10 +50,11 @@ class Index:
     """
 
     def __init__(
-        self, host: Host, scratch: str, cache: str, repositories: Sequence[Repository], beside_system: bool,
+        self, host: Host, library: Library, scratch: str, repositories: Sequence[Repository], beside_system: bool,
         files: Sequence[str]
     ) -> None:
         self._host = host
+        self._library = library
         self._scratch = scratch
         self._repositories = repositories
         self._streams: Dict[str, str] = {}
@@ -61,7 +62,8 @@ class Index:
         self.unread: Tuple[str, ...] = ()
         self.without: Tuple[str, ...] = ()
         self._question: Dict[str, Any] = {
-            "cache": cache, "beside_system": beside_system, "files": [host.path(path) for path in files],
+            "cache": _cache(host, scratch), "beside_system": beside_system,
+            "files": [host.path(path) for path in files],
             "repositories": [self._told(repository) for repository in repositories],
         }
 
@@ -77,7 +79,8 @@ class Index:
                 "password": told.password if told else ""}
 
     def ask(self, op: str, **more: Any) -> Dict[str, Any]:
-        return ask(self._host, self._scratch, op, without=list(self.without), **{**self._question, **more})
+        return self._library.ask(op, without=list(self.without), locks=self._locks,
+                                 **{**self._question, **more})
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
@@ -169,8 +172,8 @@ def index(
 
     files: paths of package files on the host, which count beside them.
     """
-    with host.scratch() as scratch:
-        opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system, files)
+    with host.scratch() as scratch, Library(host, scratch) as library:
+        opened = Index(host, library, scratch, repositories, beside_system, files)
         if host.root != "/" or not host.exists(locks.LIST):
             # The plugin knows no other root, and ends where it finds no list
             opened.hold({locks.LIST: host.read(locks.LIST)})

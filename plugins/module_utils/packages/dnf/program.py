@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What asks dnf's own library (dnf 4), run by the Python of the host that has it (index.py).
 
-It is text, as that Python is another one than ours (3.6 on EL 8) and reads nothing of ours: a question as JSON on its
-standard input, an answer as JSON on its standard output. dnf's command has no such answers: its tables are made for
-people, wrapped at the width of a terminal, and other ones in each release.
+It is text, as that Python is another one than ours (3.6 on EL 8) and reads nothing of ours: questions as lines of JSON
+on its standard input, a line of JSON for each on its standard output; to an empty question an empty answer. So the
+library is loaded once, and what questions look at is read once: each takes a second on EL. dnf's command has no such
+answers: its tables are made for people, wrapped at the width of a terminal, and other ones in each release.
 
 Everything that dnf writes lies in directories of ours: its cache, its state, its log. The state of modules is changed
 in memory, and no transaction is ever run. Not loaded are plugins that write when a transaction, or any command, begins.
@@ -21,6 +22,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 
 try:
     import dnf
@@ -105,12 +107,18 @@ def made(repository, conf):
     return repo
 
 
-def filled(asked):
+def made_ready(asked):
     base = opened(asked)
     base.fill_sack(load_system_repo=True)
     # Before the first request: the library takes none later. One that cannot be read is none
     base.add_remote_rpms(asked["files"], strict=False)
     return base
+
+
+def filled(asked):
+    if "error" in READY:
+        raise READY["error"]
+    return READY.get("base") or made_ready(asked)
 
 
 def update(asked):
@@ -340,17 +348,102 @@ ANSWERS = {"update": update, "versions": versions, "streams": streams, "simulate
            "history": history}
 
 
-def main():
-    # What a plugin prints is no part of the answer
-    out = os.dup(1)
-    os.dup2(2, 1)
-    asked = json.loads(sys.stdin.read())
+# Questions that only look at a base; one is made for all that differ in nothing but what they ask
+LOOKING = ("versions", "streams", "simulate", "remove")
+READY = {}
+
+
+def settings(asked):
+    """What a base is made of."""
+    return [asked.get(name) for name in ("cache", "beside_system", "repositories", "without", "files", "locks")]
+
+
+def answer(asked):
     try:
-        answer = ANSWERS[asked["op"]](asked)
+        return ANSWERS[asked["op"]](asked)
     except (dnf.exceptions.Error, RuntimeError) as error:
-        answer = {"error": " ".join(str(error).split()) or type(error).__name__}
-    with os.fdopen(out, "w") as handle:
-        handle.write(json.dumps(answer))
+        return {"error": " ".join(str(error).split()) or type(error).__name__}
+
+
+def tell(out, told):
+    with os.fdopen(os.dup(out), "w") as handle:
+        handle.write(json.dumps(told) + "\n")
+
+
+def apart(work, *words):
+    """Its number. By a process of its own: what it leaves in the library is in nobody's way, who takes some calls once
+    only."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work(*words)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def tell_apart(out, asked):
+    if os.waitpid(apart(lambda: tell(out, answer(asked))), 0)[1]:
+        sys.exit(1)
+
+
+class Ready:
+    """A process that has made a base, and lets one of its own answer each question."""
+
+    def __init__(self, out, asked):
+        self.settings = settings(asked)
+        theirs, self.orders = os.pipe()
+        self.ends, done = os.pipe()
+        apart(self.work, out, asked, theirs, done)
+        os.close(theirs)
+        os.close(done)
+
+    def work(self, out, asked, theirs, done):
+        os.close(self.orders)
+        os.close(self.ends)
+        try:
+            READY["base"] = made_ready(asked)
+        except (dnf.exceptions.Error, RuntimeError) as error:
+            READY["error"] = error
+        with os.fdopen(theirs) as orders:
+            for line in iter(orders.readline, ""):
+                tell_apart(out, json.loads(line))
+                os.write(done, b".")
+
+    def ask(self, line):
+        with os.fdopen(os.dup(self.orders), "w") as handle:
+            handle.write(line)
+        if not os.read(self.ends, 1):
+            sys.exit(1)
+
+    def close(self):
+        os.close(self.orders)
+        os.close(self.ends)
+
+
+def main():
+    # What a plugin prints is no part of an answer, and what a program reads is no question
+    out, questions = os.dup(1), os.fdopen(os.dup(0))
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    ready = None
+    for line in iter(questions.readline, ""):
+        asked = json.loads(line)
+        if ready and (asked.get("op") not in LOOKING or settings(asked) != ready.settings):
+            ready.close()
+            ready = None
+        if not asked:
+            tell(out, {})
+        elif asked["op"] in LOOKING:
+            ready = ready or Ready(out, asked)
+            ready.ask(line)
+        else:
+            tell_apart(out, asked)
 
 
 main()
