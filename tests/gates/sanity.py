@@ -39,8 +39,8 @@ def work(release: str) -> Callable[[Bench], None]:
         target = workspace.copy_content(root)
         cores.link_collections(root)
         try:
-            command = ["ansible-test", "sanity", "--color", "no", "--local", "--requirements"]
-            bench.run(command, cwd=target, env=environment)
+            bench.run(["ansible-test", "sanity", "--color", "no", "--requirements", *_pythons(release, python)],
+                      cwd=target, env=environment)
         except GateFailed:
             _repeat_errors(bench)
             raise
@@ -63,7 +63,7 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     get_pip.write_text(GET_PIP_SCRIPT)
     variables = {
         "HOME": str(home),
-        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_directories(release, python),
+        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_directories(release),
                           "/usr/bin", "/bin"]),
         "PYTHONPATH": "",
     }
@@ -74,16 +74,30 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     return variables
 
 
-def _interpreter_directories(release: str, python: str) -> List[str]:
-    """Directories of the Python versions that managed hosts may have; a pyenv shim would stop ansible-test.
+def _interpreters(release: str) -> Dict[str, str]:
+    """{version: program} of this machine's Pythons that hosts and controllers of this release may have."""
+    found = {"3.%d" % minor: bootstrap.interpreter(minor) for minor in range(9, max(cores.RELEASES[release][1]) + 1)}
+    return {version: path for version, path in found.items() if path}
 
-    Every release imports all files with each Python anew. The oldest and the newest release, which are tested time and
-    again, do so with the oldest, the newest and their own; those between them with all.
+
+def _pythons(release: str, python: str) -> List[str]:
+    """Options of ansible-test: which Pythons files are imported with, each file by a process of its own.
+
+    The oldest and the newest release, which are tested time and again, do so with the oldest and the newest; those
+    between them with all.
     """
-    paths = [path for path in map(bootstrap.interpreter, range(9, 15)) if path]
-    if release in cores.oldest_and_newest():
-        paths = [each for each in paths if each in (paths[0], paths[-1], python)]
-    return list(dict.fromkeys(str(Path(path).parent) for path in paths))
+    if release not in cores.oldest_and_newest():
+        return ["--local"]
+    found = _interpreters(release)
+    ends = dict.fromkeys([*list(found)[:1], *list(found)[-1:]])
+    own = Path(python).name.replace("python", "")
+    return ["--controller", "origin:python=%s" % own,
+            *(word for version in ends for word in ("--target-python", "%s@%s" % (version, found[version])))]
+
+
+def _interpreter_directories(release: str) -> List[str]:
+    """A pyenv shim in the place of these would stop ansible-test."""
+    return list(dict.fromkeys(str(Path(path).parent) for path in _interpreters(release).values()))
 
 
 def _core(release: str, python: str, bench: Bench) -> Path:
