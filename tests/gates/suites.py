@@ -164,7 +164,12 @@ def _program_variations(bench: Bench) -> None:
 
 
 def _pytest() -> List[Word]:
-    return [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
+    return [_tool("pytest"), "--quiet", "--numprocesses", _workers(), "-p", "no:cacheprovider"]
+
+
+def _workers() -> str:
+    """One more than processors: a test waits for its disk, or a program for another, a third of its time."""
+    return str((os.cpu_count() or 1) + 1)
 
 
 def _package(bench: Bench) -> None:
@@ -209,9 +214,7 @@ def _variations(bench: Bench) -> None:
 
 
 def _on_hosts(bench: Bench, which: str) -> None:
-    # One more than processors: a host waits for its disk a third of its time. Those that share a laboratory stay
-    # together.
-    workers = str((os.cpu_count() or 1) + 1)
-    side_by_side: List[Word] = ["--numprocesses", workers, "--dist", "loadscope", "--no-loadscope-reorder"]
+    # Those that share a laboratory stay together
+    side_by_side: List[Word] = ["--numprocesses", _workers(), "--dist", "loadscope", "--no-loadscope-reorder"]
     bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "-m", which, *side_by_side,
                   "tests/integration"], cwd=REPOSITORY)

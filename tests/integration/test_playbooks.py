@@ -93,6 +93,7 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
     assert not cordoned(fleet, "one")
 
 
+@pytest.mark.variation
 def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
     played = in_one_run(fleet, {"site": "two,plain"}, {"uninstall": "one"})
     states = [each["custody"] for each in played.results("two", "gpu_node_custody") if "custody" in each]
@@ -106,12 +107,14 @@ def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -
             if "gpuops" in result["action"]] == ["gpu_plan"]
 
 
+@pytest.mark.variation
 def test_a_converged_host_is_validated_and_stays_in_service(fleet: Fleet) -> None:
     again = fleet.play("gpuops.nvidia.site", "--limit", "two", *HOSTS_ALONE)
     assert again.changes() == []
     assert again.calls["two"] == ["gpu_plan"]
 
 
+@pytest.mark.variation
 def test_the_validation_of_an_unprivileged_login_needs_become(fleet: Fleet) -> None:
     assert fleet.play("gpuops.nvidia.validate", "--tags", "hosts", "--limit", "two").result("two", "gpu_validation")
     refused = fleet.run("gpuops.nvidia.validate", "--tags", "hosts", "--limit", "two", ansible_become=False)
