@@ -155,7 +155,7 @@ def test_a_build_that_fails_while_packages_are_unpacked_is_done_once_more(tmp_pa
         if not opened:
             opened.append(held(Path(host.path(LOCK))))
             dpkg = opened[0].__enter__()
-            threading.Timer(0.5, dpkg.stdin.close).start()
+            threading.Timer(2.0, dpkg.stdin.close).start()
 
     host = Dkms(tmp_path, module, FAILED, GOOD, meanwhile=install_headers)
     try:
