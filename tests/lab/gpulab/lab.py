@@ -21,7 +21,7 @@ from .control_plane import ControlPlane
 from .hosts import STORES, Host, HostParts, in_parallel, remove_tree
 from .limits import raise_limits
 from .network import Network
-from .parts import crio
+from .parts import crio, served
 from .parts.registry import workshop
 from .parts.stores import store_name
 from .paths import RunPaths, running_labs
@@ -33,7 +33,8 @@ DEFAULT_NAME = "gpulab"
 NODE_SECONDS = 60.0
 
 # First word of a URL path: the part that is served below it.
-REPOSITORIES: Dict[str, str] = {"cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": "apt-debian"}
+REPOSITORIES: Dict[str, str] = {
+    "cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": served.SERVED}
 # By image: those that only a laboratory with such a host serves
 REPOSITORIES_OF: Dict[str, Dict[str, str]] = {
     "el9": {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"},

@@ -14,7 +14,7 @@ import pytest
 from gpulab import aptrepo
 from gpulab.aptrepo import Deb, File
 from gpulab.cache import BuildError, Job
-from gpulab.parts import packages
+from gpulab.parts import packages, served
 from gpulab.parts.packages import Driver
 
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nv-fabricmanager", "nvidia-imex",
@@ -205,3 +205,21 @@ def test_of_a_script_every_word_is_filled_in(silicon: Path) -> None:
     assert "dkms remove -m nvidia -v 595.91.07 --all" in guest.scripts["prerm"]
     with pytest.raises(ValueError, match="nobody fills in @NAME@, @VERSION@ in the scripts of dkms"):
         packages.scripts("dkms", "postinst prerm")
+
+
+@needs_apt
+def test_what_is_packed_anew_holds_the_same(tmp_path: Path) -> None:
+    files = {"/usr/share/one": File("one\n" * 1000), "/etc/two": File(b"\x00odd", 0o600)}
+    job = Job("test", tmp_path, tmp_path / "log")
+    plain = aptrepo.pack(job, Deb("some", "1-1", "Some files", files=files), tmp_path / "plain")
+    subprocess.run(["dpkg-deb", "--raw-extract", plain, tmp_path / "tree"], check=True)
+    subprocess.run(["dpkg-deb", "-Zxz", "--build", tmp_path / "tree", tmp_path / "some.deb"], check=True)
+    served.repack(tmp_path / "some.deb", tmp_path / "anew.deb")
+    assert [name for name, _rest, _content in served.members((tmp_path / "anew.deb").read_bytes())] == [
+        b"debian-binary", b"control.tar.gz", b"data.tar.gz"]
+    for words in (["--info"], ["--contents"], ["--fsys-tarfile"], ["--ctrl-tarfile"]):
+        before, after = (subprocess.run(["dpkg-deb", *words, tmp_path / name], check=True,
+                                        stdout=subprocess.PIPE).stdout for name in ("some.deb", "anew.deb"))
+        if words == ["--info"]:
+            before, after = (said.split(b"\n", 1)[1].partition(b"Package:")[2] for said in (before, after))
+        assert before == after and before, words
