@@ -595,12 +595,13 @@ class Host:
         return done
 
     @contextlib.contextmanager
-    def conversation(self, argv: Sequence[str]) -> Iterator[Conversation]:
+    def conversation(self, argv: Sequence[str], called: Sequence[str] = ()) -> Iterator[Conversation]:
         """A command that is started once, as by run(), and asked often: it answers each line with one.
 
-        It ends with its standard input. No run that comes later waits for it: it must only read.
+        called: words that stand for a longer argv in messages. It ends with its standard input, or is killed. No run
+        that comes later waits for it: it must only read.
         """
-        talk = Conversation(argv, self._start(argv, True, None))
+        talk = Conversation(called or argv, self._start(argv, True, None))
         try:
             yield talk
         finally:

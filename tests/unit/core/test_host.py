@@ -504,10 +504,10 @@ class TestConversation:
 
     def test_one_that_hangs_is_ended_with_what_it_said(self) -> None:
         words = "import sys, time; print('waits', file=sys.stderr, flush=True); time.sleep(600)"
-        with Host().conversation([sys.executable, "-c", words]) as talk:
+        with Host().conversation([sys.executable, "-c", words], ("the", "program")) as talk:
             with pytest.raises(CommandTimedOut, match="waits") as raised:
                 talk.ask("anybody there", 2)
-            assert "after 2 s" in str(raised.value)
+            assert "Found: the program had not ended after 2 s" in str(raised.value)
             assert talk.ask("anybody there", 60).rc == -9
 
     def test_it_ends_with_the_conversation(self, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ class Library:
         """The Python that has the library, and what is said with it; none where no Python has it."""
         for python in dict.fromkeys(_PYTHONS):
             # -I: what the environment or a directory of somebody holds for Python is not read
-            talk = self._opened.enter_context(self._host.conversation([python, "-I", "-c", TEXT]))
+            talk = self._opened.enter_context(self._host.conversation(
+                [python, "-I", "-c", TEXT], (python, "-I", "-c", "import dnf ...")))
             if talk.ask("{}", TIMEOUT_SECONDS).rc not in (NO_BINDINGS, 127):
                 return python, talk
         return "", None

@@ -371,8 +371,8 @@ def tell(out, told):
 
 
 def apart(work, *words):
-    """Its number. By a process of its own: what it leaves in the library is in nobody's way, who takes some calls once
-    only."""
+    """Start a process for it and tell its number: what it leaves in the library, which takes some calls once only, is
+    in nobody's way."""
     pid = os.fork()
     if pid:
         return pid
