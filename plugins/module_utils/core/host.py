@@ -598,10 +598,12 @@ class Host:
     def conversation(self, argv: Sequence[str], called: Sequence[str] = ()) -> Iterator[Conversation]:
         """A command that is started once, as by run(), and asked often: it answers each line with one.
 
-        called: words that stand for a longer argv in messages. It ends with its standard input, or is killed. No run
-        that comes later waits for it: it must only read.
+        called: words that stand for a longer argv in messages. It ends with its standard input, or is killed.
         """
-        talk = Conversation(called or argv, self._start(argv, True, None))
+        started = self._start(argv, True, None)
+        if not isinstance(started, CommandResult):
+            self.tell_command(started.pid)
+        talk = Conversation(called or argv, started)
         try:
             yield talk
         finally:
@@ -1078,7 +1080,8 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:
     """Kill a command with its children; whether it died of it."""
-    if process.poll() is None:
+    # One that has ended and was not asked of since keeps its number, and its children may be at work
+    if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

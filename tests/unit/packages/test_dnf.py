@@ -183,6 +183,39 @@ def test_what_somebody_has_locked_is_named_and_stays(root: Root) -> None:
     assert done.problem == ""
 
 
+# one library for all questions
+
+
+def test_what_comes_to_the_host_between_two_questions_is_seen(root: Root) -> None:
+    with DNF.open(root.host, [nvidia()], beside_system=True) as made:
+        made.hold(DNF.choose({MODULE: "580-open"}))
+        assert set(made.simulate(asked(V580)).installs) > set(asked(V580))
+        change(root, asked(V580), "580-open")
+        assert made.simulate(asked(V580)).installs == {}
+        assert set(made.simulate_removal(["dkms"]).removes) > {"dkms"}
+
+
+@pytest.mark.parametrize("hook", ("sack", "resolved"))
+def test_a_process_of_it_that_is_killed_is_told_of(root: Root, hook: str) -> None:
+    plugins = root.path / "plugins"
+    plugins.mkdir()
+    (plugins / "killer.py").write_text(
+        "import dnf, os\nclass Killer(dnf.Plugin):\n    name = 'killer'\n    def %s(self): os.kill(os.getpid(), 9)\n"
+        % hook)
+    configuration = root.path / "etc/dnf/dnf.conf"
+    configuration.write_text("%s\npluginpath=%s\n" % (configuration.read_text(), plugins))
+    with DNF.open(root.host, [nvidia()], beside_system=True) as made, \
+            pytest.raises(GpuOpsError, match="killed by signal 9") as told:
+        made.simulate(asked(V580))
+    assert told.value.code == "packages.dnf_failed"
+
+
+def test_a_file_that_is_none_is_named(root: Root, opened: Index) -> None:
+    (root.path / "none.rpm").write_text("none")
+    with pytest.raises(GpuOpsError, match="Could not open: .*/none.rpm"):
+        opened.simulate(asked(V580), files={name: str(root.path / "none.rpm") for name in asked(V580)})
+
+
 # nothing is touched
 
 

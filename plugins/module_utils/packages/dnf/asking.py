@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Conversation, Host
-from .program import NO_BINDINGS, TEXT
+from .program import TEXT
 
 TIMEOUT_SECONDS = 600
 # That which dnf itself runs with comes first
@@ -57,7 +57,7 @@ class Library:
             # -I: what the environment or a directory of somebody holds for Python is not read
             talk = self._opened.enter_context(self._host.conversation(
                 [python, "-I", "-c", TEXT], (python, "-I", "-c", "import dnf ...")))
-            if talk.ask("{}", TIMEOUT_SECONDS).rc not in (NO_BINDINGS, 127):
+            if talk.ask("{}", TIMEOUT_SECONDS).rc == 0:
                 return python, talk
         return "", None
 

@@ -59,6 +59,8 @@ class Index:
         self._repositories = repositories
         self._streams: Dict[str, str] = {}
         self._locks = host.read(locks.LIST)
+        self._has_own_locks = False
+        self._asked = 0
         self.unread: Tuple[str, ...] = ()
         self.without: Tuple[str, ...] = ()
         self._question: Dict[str, Any] = {
@@ -79,8 +81,10 @@ class Index:
                 "password": told.password if told else ""}
 
     def ask(self, op: str, **more: Any) -> Dict[str, Any]:
-        return self._library.ask(op, without=list(self.without), locks=self._locks,
-                                 **{**self._question, **more})
+        self._asked += 1
+        # Where the database does not tell whether it has changed, it is read for each question
+        return self._library.ask(op, without=list(self.without), locks=[self._has_own_locks, self._locks],
+                                 database=database.stamps(self._host) or self._asked, **{**self._question, **more})
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
@@ -133,7 +137,7 @@ class Index:
             self._put_locks(files[locks.LIST])
 
     def _put_locks(self, text: Optional[str]) -> None:
-        self._locks = text
+        self._locks, self._has_own_locks = text, True
         put(self._scratch + "/versionlock.list", text or "")
         os.makedirs(self._scratch + "/plugins", exist_ok=True)
         put(self._scratch + "/plugins/versionlock.conf", "[main]\nlocklist=%s/versionlock.list\n" % self._scratch)

@@ -12,8 +12,6 @@ in memory, and no transaction is ever run. Not loaded are plugins that write whe
 """
 from __future__ import annotations
 
-# How it ends where this Python has no dnf
-NO_BINDINGS = 3
 # What becomes of a package in a transaction; one that makes way is replaced by another version of the same name
 COMES, MAKES_WAY, GOES, AGAIN = "comes", "makes way", "goes", "again"
 
@@ -21,6 +19,7 @@ TEXT = r'''
 import json
 import os
 import shutil
+import signal
 import sys
 import traceback
 
@@ -35,7 +34,7 @@ try:
     import hawkey
     import libdnf.transaction
 except ImportError:
-    sys.exit(3)
+    sys.exit(1)
 
 WRITERS = ("subscription-manager", "product-id", "etckeeper", "snapper", "post-transaction-actions", "local", "upset",
            "debuginfo-install", "notify-packagekit", "system_upgrade", "rhnplugin")
@@ -355,7 +354,8 @@ READY = {}
 
 def settings(asked):
     """What a base is made of."""
-    return [asked.get(name) for name in ("cache", "beside_system", "repositories", "without", "files", "locks")]
+    return [asked.get(name) for name in (
+        "cache", "beside_system", "repositories", "without", "files", "locks", "database")]
 
 
 def answer(asked):
@@ -379,17 +379,32 @@ def apart(work, *words):
     code = 1
     try:
         work(*words)
+        sys.stdout.flush()
         code = 0
+    except SystemExit as end:
+        # Without words of one that has said why
+        if isinstance(end.code, str):
+            sys.stderr.write(end.code + "\n")
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def wait_for(pid):
+    """Ends too where that ended badly, of which the last words are then that one's."""
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        sys.exit("killed by signal %d" % os.WTERMSIG(status))
+    if status:
+        sys.exit(1)
 
 
 def tell_apart(out, asked):
-    if os.waitpid(apart(lambda: tell(out, answer(asked))), 0)[1]:
-        sys.exit(1)
+    wait_for(apart(lambda: tell(out, answer(asked))))
 
 
 class Ready:
@@ -399,7 +414,7 @@ class Ready:
         self.settings = settings(asked)
         theirs, self.orders = os.pipe()
         self.ends, done = os.pipe()
-        apart(self.work, out, asked, theirs, done)
+        self.pid = apart(self.work, out, asked, theirs, done)
         os.close(theirs)
         os.close(done)
 
@@ -416,17 +431,24 @@ class Ready:
                 os.write(done, b".")
 
     def ask(self, line):
-        with os.fdopen(os.dup(self.orders), "w") as handle:
-            handle.write(line)
+        try:
+            with os.fdopen(os.dup(self.orders), "w") as handle:
+                handle.write(line)
+        except BrokenPipeError:
+            # It has ended, and says why
+            pass
         if not os.read(self.ends, 1):
-            sys.exit(1)
+            wait_for(self.pid)
 
     def close(self):
         os.close(self.orders)
         os.close(self.ends)
+        wait_for(self.pid)
 
 
 def main():
+    # Whoever started us may have it ignored, and then nobody can be waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # What a plugin prints is no part of an answer, and what a program reads is no question
     out, questions = os.dup(1), os.fdopen(os.dup(0))
     os.dup2(2, 1)
