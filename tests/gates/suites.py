@@ -152,24 +152,30 @@ def _docs(bench: Bench) -> None:
 
 def _unit(bench: Bench) -> None:
     directories = [directory for directory in PYTEST_DIRECTORIES if any((REPOSITORY / directory).rglob("test_*.py"))]
-    bench.pytest([*_pytest(), *directories, *("--ignore=" + directory for directory in PROGRAMS)], cwd=REPOSITORY)
+    # What these leave of the processors goes to what runs in the background
+    bench.pytest([*_pytest(_processors()), *directories, *("--ignore=" + directory for directory in PROGRAMS)],
+                 cwd=REPOSITORY)
 
 
 def _programs(bench: Bench) -> None:
-    bench.pytest([*_pytest(), "-m", "not variation", *PROGRAMS], cwd=REPOSITORY)
+    bench.pytest([*_pytest(_waiting_workers()), "-m", "not variation", *PROGRAMS], cwd=REPOSITORY)
 
 
 def _program_variations(bench: Bench) -> None:
-    bench.pytest([*_pytest(), "-m", "variation", *PROGRAMS], cwd=REPOSITORY)
+    bench.pytest([*_pytest(_waiting_workers()), "-m", "variation", *PROGRAMS], cwd=REPOSITORY)
 
 
-def _pytest() -> List[Word]:
-    return [_tool("pytest"), "--quiet", "--numprocesses", _workers(), "-p", "no:cacheprovider"]
+def _pytest(workers: int) -> List[Word]:
+    return [_tool("pytest"), "--quiet", "--numprocesses", str(workers), "-p", "no:cacheprovider"]
 
 
-def _workers() -> str:
-    """One more than processors: a test waits for its disk, or a program for another, a third of its time."""
-    return str((os.cpu_count() or 1) + 1)
+def _processors() -> int:
+    return os.cpu_count() or 1
+
+
+def _waiting_workers() -> int:
+    """For tests that wait for a disk, or for programs, a third of their time."""
+    return _processors() + 1
 
 
 def _package(bench: Bench) -> None:
@@ -215,6 +221,6 @@ def _variations(bench: Bench) -> None:
 
 def _on_hosts(bench: Bench, which: str) -> None:
     # Those that share a laboratory stay together
-    side_by_side: List[Word] = ["--numprocesses", _workers(), "--dist", "loadscope", "--no-loadscope-reorder"]
+    side_by_side: List[Word] = ["--numprocesses", str(_waiting_workers()), "--dist", "loadscope", "--no-loadscope-reorder"]
     bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "-m", which, *side_by_side,
                   "tests/integration"], cwd=REPOSITORY)
