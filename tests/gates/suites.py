@@ -221,6 +221,7 @@ def _variations(bench: Bench) -> None:
 
 def _on_hosts(bench: Bench, which: str) -> None:
     # Those that share a laboratory stay together
-    side_by_side: List[Word] = ["--numprocesses", str(_waiting_workers()), "--dist", "loadscope", "--no-loadscope-reorder"]
+    side_by_side: List[Word] = ["--numprocesses", str(_waiting_workers()), "--dist", "loadscope",
+                                "--no-loadscope-reorder"]
     bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "-m", which, *side_by_side,
                   "tests/integration"], cwd=REPOSITORY)
