@@ -77,8 +77,6 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
         return
     with ExitStack() as stack:
         scratch = workspace.work_root() / workspace.apart("soak") / name
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
         world = None
         for seed in left:
             if deadline and time.monotonic() > deadline:
@@ -86,7 +84,7 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
                 return
             started = time.monotonic()
             try:
-                world = world or stack.enter_context(campaign.world(scratch))
+                world = world or stack.enter_context(campaign.world(emptied(scratch)))
                 told, error = campaign.case(world, seed), ""
             except AssertionError as fault:
                 told, error = [], str(fault)
@@ -99,6 +97,13 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
             save(options.results, results)
             yield "%s %d: %s (%d s)%s" % (name, seed, "FAILED" if error else "passed", cases[str(seed)]["seconds"],
                                           "".join("\n  " + line for line in told or error.splitlines()[:MOST_LINES]))
+
+
+def emptied(directory: Path) -> Path:
+    """Nothing of an earlier world, which may have ended anyhow, is part of the next."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
 
 
 def save(path: Path, results: Results) -> None:

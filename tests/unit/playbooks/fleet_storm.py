@@ -41,7 +41,8 @@ STEP = Step("driver", "packages.install", "driver 595.91.07", "Driver 595.", Dis
 LEASE_SECONDS, PATIENCE_SECONDS = 6, 90
 # For the drain of a node, and for its way back
 NODE_SECONDS = 30
-RUN_SECONDS = 600
+# After which a run counts as one that hangs: in all, and for each of its hosts
+RUN_SECONDS, HOST_SECONDS = 600, 15
 # Runs after which everything has to be over, once nobody disturbs them any more
 MOST_REPETITIONS = 5
 # How many nodes the admin has cordoned at most at a time
@@ -429,10 +430,9 @@ class Storm:
                 "gpu_rollout_max_failures": "100", "gpu_rollout_max_unreachable": "100%",
                 "gpu_rollout_namespace": self.namespace, "gpu_rollout_interval": 1, "gpu_rollout_timeout": 240})
 
-    @staticmethod
-    def end(run: Any) -> Tuple[int, str]:
+    def end(self, run: Any) -> Tuple[int, str]:
         try:
-            out, err = run.communicate(timeout=RUN_SECONDS)
+            out, err = run.communicate(timeout=RUN_SECONDS + HOST_SECONDS * len(self.names))
         finally:
             run.kill()
         return run.returncode, out + err
