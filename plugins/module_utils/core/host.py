@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import fnmatch
+import math
 import os
 import re
 import selectors
@@ -35,6 +36,7 @@ from typing import (
 
 from .errors import GpuOpsError, HostFailed
 from .progress import duration
+from .secrets import hidden
 from .waiting import wait_for
 
 # What a command says is kept up to twice this, its beginning and its end.
@@ -595,12 +597,14 @@ class Host:
         return done
 
     @contextlib.contextmanager
-    def conversation(self, argv: Sequence[str], called: Sequence[str] = ()) -> Iterator[Conversation]:
+    def conversation(
+        self, argv: Sequence[str], called: Sequence[str] = (), env: Optional[Mapping[str, str]] = None
+    ) -> Iterator[Conversation]:
         """A command that is started once, as by run(), and asked often: it answers each line with one.
 
         called: words that stand for a longer argv in messages. It ends with its standard input, or is killed.
         """
-        started = self._start(argv, True, None)
+        started = self._start(argv, True, env)
         if not isinstance(started, CommandResult):
             self.tell_command(started.pid)
         talk = Conversation(called or argv, started)
@@ -693,7 +697,9 @@ class Host:
 
 
 def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
-    environment = dict(os.environ, LC_ALL="C", LANG="C")
+    # What is set for our Python is not for programs of the host that are written in another one, as dnf is
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment.update(LC_ALL="C", LANG="C")
     environment["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     environment.update(extra or {})
     return environment
@@ -937,7 +943,7 @@ def _overdue(
     """Kill a command that has not ended in its time, and say what it was at."""
     at_work = Host().at_work_in(process.pid)
     died = _kill(process)
-    stdout, stderr = (output.text() for output in outputs)
+    stdout, stderr = (hidden(output.text()) for output in outputs)
     return CommandTimedOut(
         "host.command_timed_out",
         found="%s had not ended after %.0f s%s%s" % (
@@ -959,20 +965,22 @@ class Conversation:
         self._argv = argv
         self._program = program
 
-    def ask(self, line: str, timeout: float) -> CommandResult:
+    def ask(self, line: str, timeout: float, silence: float = math.inf) -> CommandResult:
         """Its answer, with rc 0; of one that ended before it had answered, what it said and how it ended.
 
-        Raises CommandTimedOut at the time-out, in seconds; it is killed then, as by Host.run().
+        Raises CommandTimedOut at the time-out, in seconds, or when it has said nothing on its standard error for as
+        long as it may be silent; it is killed then, as by Host.run().
         """
         if isinstance(self._program, CommandResult):
             return self._program
         process, outputs = self._program, (_Output(), _Output())
-        deadline = time.monotonic() + timeout
-        if _exchange(process, _encoded(self._argv[0], line + "\n"), outputs, deadline):
+        begun = time.monotonic()
+        has_answered = _exchange(process, _encoded(self._argv[0], line + "\n"), outputs, begun + timeout, silence)
+        if has_answered:
             return CommandResult(tuple(self._argv), 0, *(output.text() for output in outputs))
-        if time.monotonic() >= deadline:
-            raise _overdue(self._argv, process, timeout, outputs)
-        rest = _attend(self._argv, process, None, max(0.0, deadline - time.monotonic()))
+        if has_answered is None:
+            raise _overdue(self._argv, process, time.monotonic() - begun, outputs)
+        rest = _attend(self._argv, process, None, max(0.0, begun + timeout - time.monotonic()))
         self._program = replace(rest, stdout=outputs[0].text() + rest.stdout, stderr=outputs[1].text() + rest.stderr)
         return self._program
 
@@ -984,9 +992,11 @@ class Conversation:
 
 
 def _exchange(
-    process: subprocess.Popen[bytes], question: bytes, outputs: Tuple[_Output, _Output], deadline: float
-) -> bool:
-    """Whether it has answered with a whole line; not, where it has ended, or the deadline has come."""
+    process: subprocess.Popen[bytes], question: bytes, outputs: Tuple[_Output, _Output], deadline: float,
+    silence: float
+) -> Optional[bool]:
+    """Whether it has answered with a whole line, or ended; None where the deadline has come, or a silence of so many
+    seconds."""
     stdin, stdout, stderr = (cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr))
     waiting = memoryview(question)
     with selectors.DefaultSelector() as selector:
@@ -994,20 +1004,25 @@ def _exchange(
         selector.register(stdin, selectors.EVENT_WRITE)
         for pipe, output in zip((stdout, stderr), outputs):
             selector.register(pipe, selectors.EVENT_READ, output)
+        spoken = time.monotonic()
         while True:
             # Asked for before the waiting: what it said until then is there to be read
-            left = deadline - time.monotonic()
+            left = min(deadline, spoken + silence) - time.monotonic()
             for key, _events in selector.select(max(0.0, left)):
                 if key.fileobj is stdin:
                     waiting = _written(stdin, waiting)
                     if not waiting:
                         selector.unregister(stdin)
-                elif not _drain(key.fd, key.data):
-                    if key.fileobj is stdout:
-                        return False
+                elif _drain(key.fd, key.data):
+                    spoken = time.monotonic()
+                elif key.fileobj is stdout:
+                    return False
+                else:
                     selector.unregister(key.fileobj)
-            if outputs[0].ends_a_line or left <= 0:
-                return outputs[0].ends_a_line
+            if outputs[0].ends_a_line:
+                return True
+            if left <= 0 and time.monotonic() >= min(deadline, spoken + silence):
+                return None
 
 
 def _talk(

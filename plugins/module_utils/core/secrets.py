@@ -11,6 +11,8 @@ MASK = ":********@"
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)")
 # A token in the place of the user: nothing that apt could be told, but a secret in what is said about it
 _TOKEN = re.compile(r"://([^/\s:@]+):?@")
+# What a metalink or a store of objects is asked with
+_PARAMETER = re.compile(r"([?&][^=&\s]*(?:token|key|sig|secret|passw|auth|cred)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 
 
 def passwords(options: Any) -> Iterator[str]:
@@ -56,12 +58,13 @@ def masked(data: Any, options: Any) -> Any:
 
 
 def hidden(data: Any) -> Any:
-    """The data with every password, and every token in its place, hidden wherever one stands in a URL: for those who
-    know no options that it came from."""
+    """The data with every password, and every token in its place or among the parameters, hidden wherever one stands in
+    a URL: for those who know no options that it came from."""
     if isinstance(data, Mapping):
         return {hidden(name): hidden(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [hidden(value) for value in data]
     if isinstance(data, str) and "://" in data:
-        return _TOKEN.sub("://" + MASK[1:], _PASSWORD.sub(r"\1" + MASK[1:], data))
+        known = _TOKEN.sub("://" + MASK[1:], _PASSWORD.sub(r"\1" + MASK[1:], data))
+        return _PARAMETER.sub(r"\1" + MASK[1:-1], known)
     return data

@@ -18,10 +18,10 @@ from typing import Dict, Iterable, Mapping, Optional, Tuple
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
 from ..packages.apt import database
-from ..packages.dnf import manager as dnf
+from ..packages.dnf import configuration as dnf
 from ..packages.model import Package, Repository
 from ..packages.rpm import files as rpm_files
-from ..packages.zypper import manager as zypper
+from ..packages.zypper import configuration as zypper
 from . import catalogue
 from .record import MEMORY, is_archived, of_dict, strangers
 
@@ -43,7 +43,7 @@ def fetched(host: Host) -> Dict[str, str]:
     directory = database.archives_directory(host) if names else ""
     return {**{name: "%s/%s" % (directory, name) for name in names},
             **{path.rpartition("/")[2]: path for path in rpm_files.whole(
-                host, (*host.glob(dnf.ARCHIVES), *host.glob(zypper.ARCHIVES)))}}
+                host, (*host.glob(dnf.fetched(host)), *host.glob(zypper.fetched(host))))}}
 
 
 def at_hand(host: Host) -> Dict[str, str]:

@@ -20,7 +20,7 @@ from ..packages.apt.index import Index, Preference, index
 from ..packages.apt.versions import compare
 from ..packages.dnf import history as dnf_history
 from ..packages.managers import APT, manager_of
-from ..packages.model import Repository, Simulation
+from ..packages.model import Repository, RepositoryUnreadable, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from ..packages.zypper import history as zypper_history
@@ -50,6 +50,7 @@ class Offer:
     """What the repository has, read into a scratch directory.
 
     error:         why it could not be read, '' when it was.
+    refusal:       where that is no fault of the repository: what it is.
     versions:      {package: versions} of the names that were asked for.
     key:           text of the repository's key, '' when it is not ours to write.
     transaction:   what apt would do to reach the target, None when there is no target.
@@ -71,6 +72,7 @@ class Offer:
     """
 
     error: str = ""
+    refusal: Optional[Refusal] = None
     versions: Mapping[str, List[str]] = field(default_factory=dict)
     key: str = ""
     transaction: Optional[Simulation] = None
@@ -87,6 +89,11 @@ class Offer:
     of_others: Mapping[str, str] = field(default_factory=dict)
     peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
     peers: Optional[Simulation] = None
+
+    @classmethod
+    def failed(cls, error: GpuOpsError, key: str) -> Offer:
+        """What there is of repositories of which one could not be read."""
+        return cls(error.found, None if isinstance(error, RepositoryUnreadable) else error.refusals[0], key=key)
 
 
 @dataclass(frozen=True)
@@ -248,8 +255,7 @@ def read_offer(
             offer = _offer(host, opened, observation, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
-        return _read_at_hand(host, observation, policy, facts, origin, key, automatic) or Offer(
-            error=error.found, key=key)
+        return _read_at_hand(host, observation, policy, facts, origin, key, automatic) or Offer.failed(error, key)
 
 
 def _read_at_hand(

@@ -282,9 +282,10 @@ def _refuse_offer(
                         "check `repository_key` and `repository_key_fingerprint`",
                         option="repository_key_fingerprint")]
     if offer.error:
-        return [Refusal("driver.repository_unreadable", offer.error, "the index of %s" % where,
-                        "check `repository_url` and `repository_key`, and this host's network and proxy",
-                        option="repository_url")]
+        return [offer.refusal or Refusal(
+            "driver.repository_unreadable", offer.error, "the index of %s" % where,
+            "check `repository_url` and `repository_key`, and this host's network and proxy",
+            option="repository_url")]
     if target.of_installer:
         return (runfile_plan.refuse_tools(offer, policy, facts, target, where)
                 or _refuse_transaction(observation, offer, policy, facts, target)

@@ -26,11 +26,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
+from ..core.errors import GpuOpsError
+
 NOT_THERE = ("not-installed", "config-files")
 # In the place of an id where a transaction leaves all repositories of the host out
 EVERY = "*"
 # What waits for a trigger is configured (deb-triggers(5))
 IN_ORDER = ("installed", "triggers-awaited", "triggers-pending")
+
+
+class RepositoryUnreadable(GpuOpsError):
+    """A repository of ours does not answer, or is not signed by its key: what else fails is no fault of it."""
 
 
 WHOLE = "whole"

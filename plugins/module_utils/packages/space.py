@@ -3,6 +3,7 @@
 """Whether a transaction has the room that it needs, before it begins."""
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Set, Tuple
@@ -46,6 +47,12 @@ def observe(host: Host, archives: str = ARCHIVES) -> Space:
         free[directory] = host.free(directory)
     sizes = [host.stat(path) for path in host.glob("/boot/initrd*") + host.glob("/boot/initramfs*")]
     return Space(device, free, max((size.st_size for size in sizes if size), default=0), archives)
+
+
+def held_by(host: Host, directory: str) -> int:
+    """Bytes that the files of a directory take."""
+    return sum(512 * os.lstat(os.path.join(above, name)).st_blocks
+               for above, _directories, names in os.walk(host.path(directory)) for name in names)
 
 
 def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]:

@@ -510,6 +510,21 @@ class TestConversation:
             assert "Found: the program had not ended after 2 s" in str(raised.value)
             assert talk.ask("anybody there", 60).rc == -9
 
+    def test_one_may_take_its_time_as_long_as_it_says_something(self) -> None:
+        words = ("import sys, time; input()\n"
+                 "for number in range(6): print(number, file=sys.stderr, flush=True); time.sleep(0.5)\n"
+                 "print('done', flush=True); input(); print('silent', file=sys.stderr, flush=True); time.sleep(600)")
+        with Host().conversation([sys.executable, "-c", words]) as talk:
+            assert talk.ask("first", 60, silence=2).stdout == "done\n"
+            with pytest.raises(CommandTimedOut, match="it said last: 'silent'"):
+                talk.ask("second", 60, silence=2)
+
+    def test_but_no_longer_than_in_all(self) -> None:
+        words = "import sys, time\nwhile True: print('still', file=sys.stderr, flush=True); time.sleep(0.1)"
+        with Host().conversation([sys.executable, "-c", words]) as talk:
+            with pytest.raises(CommandTimedOut, match="had not ended after 3 s"):
+                talk.ask("first", 3, silence=2)
+
     def test_it_ends_with_the_conversation(self, tmp_path: Path) -> None:
         words = "import os; print(os.getpid(), flush=True); input(); input()"
         with Host().conversation([sys.executable, "-c", words]) as talk:

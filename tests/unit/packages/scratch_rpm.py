@@ -54,6 +54,7 @@ class Made:
     epoch: int = 0
     relations: Tuple[str, ...] = ()
     script: str = ""
+    arch: str = "x86_64"
 
     @property
     def evr(self) -> str:
@@ -172,13 +173,13 @@ def modulemd() -> str:
 def built(package: Made) -> Path:
     """The package's file, built when it is not there yet."""
     target = _CACHE / hashlib.sha256(package.spec.encode()).hexdigest()[:20] / (
-        "%s-%s-%s.x86_64.rpm" % (package.name, package.version, package.release))
+        "%s-%s-%s.%s.rpm" % (package.name, package.version, package.release, package.arch))
     if target.exists():
         return target
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "a.spec").write_text(package.spec)
         done = subprocess.run(
-            ["rpmbuild", "-bb", "--nodeps", "--target", "x86_64", "--define", "_topdir " + scratch,
+            ["rpmbuild", "-bb", "--nodeps", "--target", package.arch, "--define", "_topdir " + scratch,
              "--define", "dist %{nil}", "--define", "_build_id_links none", scratch + "/a.spec"],
             capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

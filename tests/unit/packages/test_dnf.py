@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import ast
 import http.server
+import os
 import shutil
+import socket
+import sys
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +20,16 @@ import pytest
 import rpm_changes
 import scratch_rpm
 from rpm_changes import LIBRARIES, asked, evr, nvidias, write
-from rpm_machine import Quiet, home
+from rpm_machine import Quiet, home, serve, silent
 from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandTimedOut
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import package_manager_works, package_managers
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import asking, history, locks, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import Index, index
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Package, Repository, Simulation
@@ -249,7 +254,178 @@ def test_streams_are_told_with_the_default_and_what_they_have(opened: Index) -> 
     assert OPEN not in told["580-dkms"].packages
 
 
+# what is of another architecture
+
+
+def beside(tmp_path: Path, *more: scratch_rpm.Made) -> Repository:
+    """The driver's libraries for 32 bits lie in NVIDIA's repository too, and are the first of their name there."""
+    libraries = next(each for each in scratch_rpm.driver(V580) if each.name == LIBRARIES)
+    return nvidia(scratch_rpm.publish(tmp_path / "beside", [
+        *scratch_rpm.driver(V580), replace(libraries, arch="i686"), *more]))
+
+
+def test_fetched_and_named_is_what_the_system_itself_is_made_of(root: Root, tmp_path: Path) -> None:
+    both = beside(tmp_path)
+    trust(root, both)
+    DNF.download(root.host, packages_step("driver", "driver", {}, {}, "a test", manager="dnf", request=asked(V580)))
+    assert DNF.archives(root.host) == tuple(
+        "%s-%s-%s.x86_64.rpm" % (name, V580, RELEASE) for name in sorted(asked(V580)))
+    root.write(locks.LIST, "%s-3:%s-%s.*\n" % (LIBRARIES, V595, RELEASE))
+    with index(root.host, [both], beside_system=True) as made:
+        assert made.simulate(asked(V580)).held == (LIBRARIES,)
+
+
+def test_fetched_for_32_bits_is_what_is_asked_for_so(root: Root, tmp_path: Path) -> None:
+    trust(root, beside(tmp_path))
+    DNF.download(root.host, packages_step("driver", "driver", {}, {}, "a test", manager="dnf", request={
+        LIBRARIES + ".i686": evr(V580)}))
+    assert DNF.archives(root.host) == ("%s-%s-%s.i686.rpm" % (LIBRARIES, V580, RELEASE),)
+
+
+def test_what_this_machine_cannot_install_is_no_offer(root: Root, tmp_path: Path) -> None:
+    other = scratch_rpm.Made("tool", "4.0", arch="aarch64")
+    with index(root.host, [beside(tmp_path, other)], beside_system=True) as made:
+        assert made.versions(["tool"])["tool"][0] == "2.0-" + RELEASE
+
+
 # repositories of others
+
+
+def address(server: socket.socket) -> str:
+    """Of a repository that asks for a password and a token."""
+    return "http://bob:hunter2@127.0.0.1:%d/el9?token=hunter3" % server.getsockname()[1]
+
+
+def test_those_that_never_answer_take_no_time_from_ours_and_no_password_is_shown(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may be silent for as long as it takes, and all together for longer than that."""
+    monkeypatch.setattr(asking, "SILENCE_SECONDS", 12)
+    with silent() as one, silent() as other:
+        root.configure("a-partner", address(one), timeout=2, retries=1)
+        root.configure("another", "", metalink=address(other), timeout=2, retries=1)
+        begun = time.monotonic()
+        with index(root.host, [nvidia()], beside_system=True) as made:
+            assert time.monotonic() - begun > asking.SILENCE_SECONDS
+            assert (made.without, made.simulate(asked(V580)).problem) == (("a-partner", "another"), "")
+            assert "127.0.0.1" in " ".join(made.unread) and "hunter" not in " ".join(made.unread)
+
+
+def test_one_that_is_left_out_is_not_asked_when_lists_are_renewed(root: Root) -> None:
+    trust(root, nvidia())
+    step = packages_step("driver", "driver", {}, {}, "a test", manager="dnf", request=asked(V580), update_cache=True,
+                         without=["a-partner"])
+    with silent() as partner:
+        root.configure("a-partner", address(partner), timeout=100)
+        begun = time.monotonic()
+        DNF.prepare(root.host, step, {}, is_fetched=False)
+        assert time.monotonic() - begun < 100
+
+
+def test_who_is_silent_for_too_long_is_named(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "SILENCE_SECONDS", 5)
+    with silent() as partner, pytest.raises(CommandTimedOut) as told:
+        root.configure("a-partner", address(partner), timeout=100)
+        with index(root.host, [nvidia()], beside_system=True):
+            pass
+    assert "it said last: 'reading repository a-partner'" in told.value.found
+
+
+class Slow(Quiet):
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        for part in iter(lambda: source.read(600), b""):
+            outputfile.write(part)
+            time.sleep(0.5 if self.path.endswith(".rpm") else 0)
+
+
+def test_what_comes_slowly_comes_all_the_same(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than anything may be silent."""
+    slow = replace(nvidia(), uri="http://127.0.0.1:%d/" % serve(
+        partial(Slow, directory=str(scratch_rpm.nvidia()))).server_port)
+    trust(root, slow)
+    monkeypatch.setattr(asking, "SILENCE_SECONDS", 5)
+    monkeypatch.setattr(asking, "TEXT", program.TEXT.replace("SECONDS = 10", "SECONDS = 1"))
+    begun = time.monotonic()
+    DNF.download(root.host, packages_step("driver", "driver", {}, {}, "a test", manager="dnf", request={
+        LIBRARIES: evr(V580)}))
+    assert time.monotonic() - begun > asking.SILENCE_SECONDS
+    assert DNF.archives(root.host) == ("%s-%s-%s.x86_64.rpm" % (LIBRARIES, V580, RELEASE),)
+
+
+def test_another_dnf_is_waited_for_and_named(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though dnf's own settings would have it end."""
+    root.write("/etc/dnf/dnf.conf", "[main]\nexit_on_lock=1\n")
+    monkeypatch.setattr(asking, "SILENCE_SECONDS", 5)
+    with pytest.raises(CommandTimedOut) as told, index(root.host, [nvidia()], beside_system=True) as made:
+        (root.path / "run/gpuops/dnf/metadata_lock.pid").write_text(str(os.getpid()))
+        made.versions(["tool"])
+    assert "it said last: 'Waiting for process with pid %d to finish.'" % os.getpid() in told.value.found
+
+
+def test_no_agent_of_gnupg_is_left(root: Root, tmp_path: Path) -> None:
+    signed = scratch_rpm.publish(tmp_path / "signed", scratch_rpm.driver(V580))
+    scratch_rpm.sign_index(signed, "one")
+    with index(root.host, [nvidia(signed, metadata_signed=True)]):
+        agents = [path for path in Path("/proc").glob("[0-9]*/cmdline") if is_agent_of(root, path)]
+        assert list(root.path.glob("run/gpuops/dnf/*/pubring")) and agents == []
+
+
+def is_agent_of(root: Root, path: Path) -> bool:
+    try:
+        words = path.read_bytes()
+    except OSError:
+        return False
+    return b"gpg-agent" in words and str(root.path).encode() in words
+
+
+# the library
+
+
+def test_why_a_library_that_is_there_cannot_be_loaded_is_told(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "librepo.so.0").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(GpuOpsError) as told, index(root.host, [nvidia()]):
+        pass
+    assert told.value.code == "packages.no_dnf_bindings" and "librepo.so.0" in told.value.found
+    assert told.value.remedy == "see why `/usr/bin/python3 -I -c 'import dnf'` fails"
+
+
+def test_no_library_is_told_as_such(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_PYTHONS", (sys.executable,))
+    with pytest.raises(GpuOpsError) as told, index(root.host, [nvidia()]):
+        pass
+    assert told.value.found == "no library of dnf for " + sys.executable
+    assert told.value.remedy == "run `dnf install python3-dnf`"
+
+
+def test_what_is_set_for_our_python_is_not_for_dnf(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.write(locks.LIST, "")
+    root.dnf("install", "tool")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    DNF.mark_automatic(root.host, ["tool"])
+    assert "tool" in DNF.automatic(root.host)
+
+
+def test_a_python_that_takes_files_for_ascii_heeds_locks_too(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of EL 8 does in the C locale: the plugin's list of locks is one that its administrator has described."""
+    python = tmp_path / "python3.6"
+    python.write_text('#!/bin/sh\nshift\nexec /usr/bin/python3 -X utf8=0 "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(asking, "_PYTHONS", (str(python),))
+    root.write(locks.LIST, "# das Gerät bleibt\ntool-0:1.0-%s.*\n" % RELEASE)
+    with index(root.host, [nvidia()], beside_system=True) as made:
+        assert made.simulate({"tool": "2.0-" + RELEASE}).held == ("tool",)
+
+
+def test_a_stream_that_nobody_knows_any_more_is_not_chosen_already(root: Root) -> None:
+    with index(root.host, [], beside_system=True) as made:
+        made.hold(dict.fromkeys(DNF.choose({MODULE: "580-open"})))
+        done = made.simulate({"tool": "1.0-" + RELEASE})
+    assert (done.problem, done.installs) == ("", {"tool": "1.0-" + RELEASE})
 
 
 def test_a_repository_of_somebody_else_that_is_gone_stops_nobody(root: Root) -> None:

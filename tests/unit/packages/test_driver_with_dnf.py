@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import Module
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import asking, history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 
@@ -233,6 +233,28 @@ def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repos
     shutil.copy(scratch_rpm.built(unsigned), staged)
     told = machine.call(run_id="test 2")
     assert (told["code"], driver(machine)) == ("driver.repository_unreadable", {})
+
+
+def test_a_host_whose_dnf_keeps_all_elsewhere_is_staged_and_left_as_it_was(machine: Machine) -> None:
+    """dnf.conf(5), cachedir and persistdir."""
+    with (machine.root.path / "etc/dnf/dnf.conf").open("a") as file:
+        file.write("cachedir=/srv/cache\npersistdir=/srv/state\n")
+    before = machine.root.installed()
+    machine.run(state="staged")
+    assert machine.run(state="staged")[0]["changed"] is False
+    machine.take_repository_away()
+    change_of_files(machine)
+    assert set(driver(machine).values()) == {V580}
+    machine.run(state="absent")
+    assert machine.root.installed() == before
+
+
+def test_what_is_no_fault_of_the_repository_is_told_as_what_it_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_PYTHONS", (sys.executable,))
+    (refusal,) = machine.call()["refusals"]
+    assert (refusal["code"], refusal["remedy"]) == ("packages.no_dnf_bindings", "run `dnf install python3-dnf`")
 
 
 @pytest.mark.parametrize("lacking, code", [

@@ -8,6 +8,7 @@ import functools
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -289,6 +290,17 @@ def test_another_file_of_locks_is_refused(root: Root) -> None:
     assert [each.code for each in ZYPPER.hold_refusals(root.host)] == ["packages.locks_not_applied"]
     root.write("/etc/zypp/zypp.conf.d/mine.conf", "[main]\nlocksfile.apply = yes\n")
     assert ZYPPER.hold_refusals(root.host) == []
+
+
+def test_what_is_fetched_is_looked_for_where_the_host_has_it(root: Root) -> None:
+    for text, place in (("", "/var/cache/zypp/packages"), ("cachedir = /srv/zypp\n", "/srv/zypp/packages"),
+                        ("cachedir = /srv/zypp\npackagesdir = /srv/packages\n", "/srv/packages")):
+        root.write("/etc/zypp/zypp.conf", "[main]\n" + text)
+        directory = root.path / (place[1:] + "/a/x86_64")
+        directory.mkdir(parents=True)
+        shutil.copy(scratch_rpm.built(Made("tool", "1.0")), directory)
+        assert len(ZYPPER.archives(root.host)) == 1
+        shutil.rmtree(directory)
 
 
 def test_of_the_vendors_configuration_what_lies_below_etc_counts(root: Root) -> None:

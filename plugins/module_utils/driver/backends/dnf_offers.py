@@ -8,8 +8,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
-from ...packages import space
-from ...packages.dnf import locks
+from ...packages.dnf import configuration, locks
 from ...packages.dnf.index import Index, index
 from ...packages.dnf.manager import DNF
 from ...packages.dnf.transaction import specs
@@ -44,7 +43,8 @@ from .rpm_offers import (
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    return read_with(index, host, observation, policy, facts, origin, space.DNF_ARCHIVES, lambda opened, of: _offer(
+    archives = configuration.cache(host)
+    return read_with(index, host, observation, policy, facts, origin, archives, lambda opened, of: _offer(
         opened, observation, policy, facts, of))
 
 
@@ -204,4 +204,4 @@ def _offer_back(
         ) -> Simulation:
             return opened.simulate(request, goes, kept, specs(leaves))
 
-        return offer_back(opened, DNF, host, observation, record, files, space.DNF_ARCHIVES, simulated)
+        return offer_back(opened, DNF, host, observation, record, files, configuration.cache(host), simulated)

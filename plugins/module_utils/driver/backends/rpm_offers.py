@@ -66,7 +66,7 @@ def read_with(
         does = not offer.unread or (offer.transaction is not None and not offer.transaction.problem)
         ways: Tuple[bool, ...] = () if does else (False, True)
     except GpuOpsError as error:
-        offer = Offer(error=error.found, key=key)
+        offer = Offer.failed(error, key)
         # Who has just waited for one that never answers would wait for it again
         ways = (False,) if isinstance(error, CommandTimedOut) else (False, True)
     staged = next(filter(None, (_read_at_hand(

@@ -8,10 +8,9 @@ from typing import Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
-from ...packages import space
 from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
-from ...packages.zypper import locks
+from ...packages.zypper import configuration, locks
 from ...packages.zypper.index import Index, index
 from ...packages.zypper.manager import ZYPPER
 from .. import catalogue, prebuilt
@@ -43,7 +42,8 @@ from .zypper import kept_away
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    return read_with(index, host, observation, policy, facts, origin, space.ZYPPER_ARCHIVES, lambda opened, of: _offer(
+    archives = configuration.archives(host)
+    return read_with(index, host, observation, policy, facts, origin, archives, lambda opened, of: _offer(
         opened, observation, policy, facts, of))
 
 
@@ -145,4 +145,4 @@ def _offer_back(
         ) -> Simulation:
             return opened.simulate(request, goes, kept, {*excluded, *leaves})
 
-        return offer_back(opened, ZYPPER, host, observation, record, files, space.ZYPPER_ARCHIVES, simulated)
+        return offer_back(opened, ZYPPER, host, observation, record, files, configuration.archives(host), simulated)

@@ -20,8 +20,9 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional,
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
 from ...core.waiting import wait_for
+from .. import space
 from ..given_key import read_given
-from ..model import Credentials, Repository, Simulation
+from ..model import Credentials, Repository, RepositoryUnreadable, Simulation
 from . import credentials, running
 from .database import (
     ADMIN,
@@ -330,7 +331,7 @@ def parse_policy(output: str) -> Dict[str, Preference]:
 
 def unreadable(uri: str, done: CommandResult, told: Sequence[str]) -> GpuOpsError:
     lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
-    return GpuOpsError(
+    return RepositoryUnreadable(
         "packages.repository_unreadable",
         found="%s cannot be read: %s" % (uri, " | ".join(lines[:3] or done.stderr.splitlines()[:3]) or "no output"),
         wanted="a repository that answers and is signed by the key given for it",
@@ -355,17 +356,11 @@ def _lists(host: Host, scratch: str) -> Iterator[str]:
             directory = scratch + "/lists"
         else:
             _lock(lock.fileno(), directory)
-            if host.free(LISTS) + _held_by(directory) < ROOM_BYTES:
+            if host.free(LISTS) + space.held_by(host, LISTS) < ROOM_BYTES:
                 directory = scratch + "/lists"
         for name in ("state/lists/partial", "cache/archives/partial", "keys"):
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         yield directory
-
-
-def _held_by(directory: str) -> int:
-    """Bytes that the files of a directory take."""
-    return sum(512 * os.lstat(os.path.join(above, name)).st_blocks
-               for above, _directories, names in os.walk(directory) for name in names)
 
 
 def _lock(descriptor: int, directory: str) -> None:

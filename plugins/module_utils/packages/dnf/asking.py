@@ -7,13 +7,19 @@ import contextlib
 import functools
 import json
 import sys
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Conversation, Host
-from .program import TEXT
+from ...core.secrets import hidden
+from .program import BROKEN, TEXT
 
-TIMEOUT_SECONDS = 600
+# As long as it tells what it is at: a driver of a gigabyte comes to five hundred hosts from one mirror
+TIMEOUT_SECONDS = 4 * 3600
+SILENCE_SECONDS = 600
+# A Python before 3.7 ends at what is no ASCII in a file: versionlock passes its whole list over then
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 # That which dnf itself runs with comes first
 _PYTHONS = ("/usr/libexec/platform-python", "/usr/bin/python3", sys.executable)
 
@@ -51,36 +57,38 @@ class Library:
         self._opened.close()
 
     @functools.cached_property
-    def _told(self) -> Tuple[str, Optional[Conversation]]:
-        """The Python that has the library, and what is said with it; none where no Python has it."""
+    def _told(self) -> Tuple[str, Optional[Conversation], str]:
+        """The Python that has the library, and what is said with it; where no Python has it, the last of them that has
+        one which cannot be loaded, and why."""
+        broken, why = "", ""
         for python in dict.fromkeys(_PYTHONS):
-            # -I: what the environment or a directory of somebody holds for Python is not read
+            # -I: what a directory of somebody holds for Python is not read
             talk = self._opened.enter_context(self._host.conversation(
-                [python, "-I", "-c", TEXT], (python, "-I", "-c", "import dnf ...")))
-            if talk.ask("{}", TIMEOUT_SECONDS).rc == 0:
-                return python, talk
-        return "", None
+                [python, "-I", "-c", TEXT], (python, "-I", "-c", "import dnf ..."), _ENVIRONMENT))
+            done = talk.ask("{}", SILENCE_SECONDS)
+            if done.rc == 0:
+                return python, talk, ""
+            if done.rc == BROKEN:
+                broken, why = python, done.stderr.strip()
+        return broken, None, why
 
     @property
     def is_there(self) -> bool:
         return self._told[1] is not None
 
     def ask(self, op: str, **question: Any) -> Dict[str, Any]:
-        """What dnf says. question: what program.TEXT asks for that op.
+        """What dnf says, without passwords and tokens of URLs. question: what program.TEXT asks for that op.
 
         Raises GpuOpsError where no Python of the host has dnf's library, or dnf fails.
         """
-        python, talk = self._told
+        python, talk, why = self._told
         if talk is None:
-            raise GpuOpsError(
-                "packages.no_dnf_bindings",
-                found="no library of dnf for %s" % ", nor for ".join(dict.fromkeys(_PYTHONS)),
-                wanted="the library that ansible.builtin.dnf works with",
-                remedy="run `dnf install python3-dnf`")
+            raise _no_library(python, why)
         done = talk.ask(json.dumps({"op": op, "root": self._host.root, "scratch": self._scratch, **question}),
-                        TIMEOUT_SECONDS)
+                        TIMEOUT_SECONDS, SILENCE_SECONDS)
+        done = replace(done, stderr=hidden(done.stderr))
         try:
-            answer: Dict[str, Any] = json.loads(done.stdout) if done.rc == 0 else {}
+            answer: Dict[str, Any] = hidden(json.loads(done.stdout)) if done.rc == 0 else {}
         except ValueError:
             answer = {}
         if not answer or "error" in answer:
@@ -92,6 +100,16 @@ class Library:
                 remedy="see that dnf works on this host (`dnf repolist`); its whole output is in this result",
                 cmd=[python, "-I", "-c", op], rc=done.rc, stdout=done.stdout, stderr=done.stderr)
         return answer
+
+
+def _no_library(broken: str, why: str) -> GpuOpsError:
+    """broken: a Python whose library cannot be loaded, and why."""
+    return GpuOpsError(
+        "packages.no_dnf_bindings",
+        found="no library of dnf for %s%s" % (", nor for ".join(dict.fromkeys(_PYTHONS)),
+                                              "; that of %s: %s" % (broken, why) if broken else ""),
+        wanted="the library that ansible.builtin.dnf works with",
+        remedy="see why `%s -I -c 'import dnf'` fails" % broken if broken else "run `dnf install python3-dnf`")
 
 
 def ask(host: Host, scratch: str, op: str, **question: Any) -> Dict[str, Any]:

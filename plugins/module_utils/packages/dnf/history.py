@@ -27,12 +27,12 @@ from .. import torn
 from ..apt import running
 from ..model import Package
 from ..rpm import database, unsynced
+from . import configuration
 from .asking import ask, own
 from .program import AGAIN, COMES, GOES
 from .transaction import specs
 
 FINISH = "dnf.finish"
-_DATABASE = "/var/lib/dnf/history.sqlite"
 _SECONDS = 3600
 
 
@@ -69,19 +69,20 @@ class Unfinished:
 
 def entries(host: Host) -> List[Entry]:
     """Oldest first; none where dnf has never changed anything."""
-    return list(_entries(host, _stamps(host))) if host.exists(_DATABASE) else []
+    return list(_entries(host, _stamps(host))) if host.exists(configuration.history(host)) else []
 
 
 # A plan asks several times, and dnf's library takes longer to start than to answer
 @functools.lru_cache(maxsize=1)
 def _entries(host: Host, _as_it_is: Stamps) -> Tuple[Entry, ...]:
     with host.scratch() as scratch:
-        told = ask(host, scratch, "history")["transactions"]
+        told = ask(host, scratch, "history", history=configuration.history(host))["transactions"]
     return tuple(parse(each) for each in told)
 
 
 def _stamps(host: Host) -> Stamps:
-    return host.stamps(_DATABASE, _DATABASE + "-wal")
+    database_file = configuration.history(host)
+    return host.stamps(database_file, database_file + "-wal")
 
 
 def parse(told: Mapping[str, Any]) -> Entry:
@@ -110,7 +111,7 @@ def automatic(host: Host) -> FrozenSet[str]:
 def _automatic(host: Host, _as_it_is: Stamps) -> FrozenSet[str]:
     with host.scratch() as scratch:
         told = ask(host, scratch, "automatic", cache=scratch + "/cache", beside_system=False, repositories=[],
-                   without=[], files=[])
+                   without=[], files=[], history=configuration.history(host))
     return frozenset(each for name, arch, version in told["packages"]
                      for each in database.names_of(database.short_name(name, arch), version))
 

@@ -15,7 +15,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Host
-from ..model import Package, Repository, Simulation
+from .. import space
+from ..model import Package, Repository, RepositoryUnreadable, Simulation
 from ..rpm import database
 from ..rpm.versions import newest_first
 from . import locks
@@ -91,7 +92,7 @@ class Index:
         unread: Mapping[str, str] = self.ask("update")["unread"]
         for repository in self._repositories:
             if repository.id in unread:
-                raise GpuOpsError(
+                raise RepositoryUnreadable(
                     "packages.dnf_repository_unreadable",
                     found="%s cannot be read: %s" % (repository.uri, unread[repository.id]),
                     wanted="a repository that answers, and whose index, where that is signed, is signed by its key",
@@ -181,8 +182,17 @@ def index(
         if host.root != "/" or not host.exists(locks.LIST):
             # The plugin knows no other root, and ends where it finds no list
             opened.hold({locks.LIST: host.read(locks.LIST)})
-        opened.update()
+        try:
+            opened.update()
+        finally:
+            _end_agents(host)
         yield opened
+
+
+def _end_agents(host: Host) -> None:
+    """GnuPG leaves one at work for each directory of keys that it has looked into, as dnf's library has it do."""
+    for home in host.glob(CACHE + "/*/pubring"):
+        host.run(["gpgconf", "--homedir", host.path(home), "--kill", "gpg-agent"], check=False)
 
 
 def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulation:
@@ -233,4 +243,5 @@ def _cache(host: Host, scratch: str) -> str:
         host.make_directory(CACHE, 0o700)
     except GpuOpsError:
         return scratch + "/cache"
-    return host.path(CACHE) if host.free(CACHE) >= ROOM_BYTES else scratch + "/cache"
+    is_room = host.free(CACHE) + space.held_by(host, CACHE) >= ROOM_BYTES
+    return host.path(CACHE) if is_room else scratch + "/cache"

@@ -31,13 +31,11 @@ from ..model import WHOLE, Credentials, Marks, Package, Repository
 from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
 from ..rpm.manager import RpmManager
-from . import history, locks, transaction
+from . import configuration, history, locks, transaction
 from .asking import ask, has_bindings, own
 from .index import Index, index
 
 REPOSITORIES = "/etc/yum.repos.d"
-# Below a directory for each repository (dnf.conf(5), cachedir)
-ARCHIVES = "/var/cache/dnf/*/packages/*.rpm"
 
 
 class Dnf(RpmManager):
@@ -46,9 +44,11 @@ class Dnf(RpmManager):
     name = "dnf"
     syncs_automatic: ClassVar[bool] = True
     repositories: ClassVar[str] = REPOSITORIES
-    fetched: ClassVar[str] = ARCHIVES
     settings: ClassVar[str] = "/etc/dnf/vars"
     executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS}
+
+    def fetched(self, host: Host) -> str:
+        return configuration.fetched(host)
 
     def locked(self, host: Host) -> Callable[[str, str], bool]:
         return partial(locks.holds, locks.of_others(host.read(locks.LIST)))
@@ -107,15 +107,12 @@ class Dnf(RpmManager):
         named = {name: version for name, version in step.parameters["request"].items() if name not in files
                  and (name not in there or there[name].version != version)}
         if named:
-            self.refresh(host, named)
+            _renew(host, named, step.parameters.get("without", ()))
         return {}
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
-        with host.scratch() as scratch:
-            told = ask(host, scratch, "refresh", specs=transaction.specs(request))
-        if told["lacking"]:
-            raise _incomplete(told)
+        _renew(host, request)
 
     def fetch(
         self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
@@ -174,12 +171,19 @@ class Dnf(RpmManager):
         return history.evidence(host, step, opened, packages)
 
 
+def _renew(host: Host, request: Mapping[str, str], without: Iterable[str] = ()) -> None:
+    """The lists of dnf itself, but those of the repositories to do without."""
+    with host.scratch() as scratch:
+        told = ask(host, scratch, "refresh", specs=transaction.specs(request), without=list(without))
+    if told["lacking"]:
+        raise _incomplete(told)
+
+
 def _proxy(host: Host) -> Tuple[str, Optional[Credentials]]:
     """What dnf.conf(5) names, and who we are for it; '_none_' is none."""
-    options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
-    proxy, user = (options.get(name, "").strip() for name in ("proxy", "proxy_username"))
-    return proxy if proxy.lower() != "_none_" else "", Credentials(
-        user, options.get("proxy_password", "").strip()) if user else None
+    proxy, user, password = (configuration.option(host, name) for name in (
+        "proxy", "proxy_username", "proxy_password"))
+    return proxy if proxy.lower() != "_none_" else "", Credentials(user, password) if user else None
 
 
 def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:

@@ -14,17 +14,22 @@ from __future__ import annotations
 
 # What becomes of a package in a transaction; one that makes way is replaced by another version of the same name
 COMES, MAKES_WAY, GOES, AGAIN = "comes", "makes way", "goes", "again"
+# The exit code where there is a library that cannot be loaded
+BROKEN = 3
 
 TEXT = r'''
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 
 try:
     import dnf
+    import dnf.callback
     import dnf.db.history
     import dnf.exceptions
     import dnf.module.module_base
@@ -33,8 +38,11 @@ try:
     import dnf.subject
     import hawkey
     import libdnf.transaction
-except ImportError:
-    sys.exit(1)
+except ImportError as error:
+    if error.name == "dnf":
+        sys.exit(1)
+    sys.stderr.write(str(error))
+    sys.exit(3)
 
 WRITERS = ("subscription-manager", "product-id", "etckeeper", "snapper", "post-transaction-actions", "local", "upset",
            "debuginfo-install", "notify-packagekit", "system_upgrade", "rhnplugin")
@@ -42,6 +50,37 @@ ACTION = "TransactionItemAction_"
 KINDS = {getattr(libdnf.transaction, ACTION + name): kind for name, kind in (
     ("INSTALL", "comes"), ("UPGRADE", "comes"), ("DOWNGRADE", "comes"), ("OBSOLETE", "comes"), ("REINSTALL", "again"),
     ("UPGRADED", "makes way"), ("DOWNGRADED", "makes way"), ("OBSOLETED", "goes"), ("REMOVE", "goes"))}
+# Between two words on how far something is that is fetched
+SECONDS = 10
+# The exit code of one that knows no more of an end than another has said
+SAID = 70
+
+
+def say(words):
+    """What it is at, for whoever waits."""
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+
+
+class Fetching(dnf.callback.DownloadProgress):
+    def __init__(self):
+        self.said = time.monotonic()
+
+    def progress(self, payload, done):
+        if time.monotonic() >= self.said + SECONDS:
+            self.said = time.monotonic()
+            say("fetching %s: %d MB" % (payload, done // 1000000))
+
+
+class Waiting(logging.Handler):
+    """Of what dnf tells its users, for whom it waits."""
+
+    def emit(self, record):
+        words = record.getMessage()
+        if record.levelno >= logging.WARNING or words.startswith("Waiting for process"):
+            # A plugin that is not there is left out as well
+            if "disable plugin patterns" not in words:
+                say(words)
 
 
 def opened(asked):
@@ -70,6 +109,9 @@ def opened(asked):
             shutil.copytree(persistent + "/modulefailsafe", conf.persistdir + "/modulefailsafe")
     conf.pluginconfpath = list(conf.pluginconfpath) + [asked["scratch"] + "/plugins"]
     conf.assumeyes = True
+    conf.exit_on_lock = False
+    # As ansible.builtin.dnf has it, whatever dnf.conf(5) says
+    conf.sslverify = True
     conf.best = True
     conf.install_weak_deps = False
     conf.clean_requirements_on_remove = False
@@ -123,15 +165,36 @@ def filled(asked):
 def update(asked):
     """Read every index; {id: why it cannot be read}."""
     base = opened(asked)
+    ours = [repository["id"] for repository in asked["repositories"]]
+    # Without ours nothing is done with the others
+    return {"unread": loaded(sorted(base.repos.iter_enabled(), key=lambda repo: repo.id not in ours))}
+
+
+def loaded(repos):
+    """Have them read what has changed; {id: why it cannot be read}."""
     unread = {}
-    for repo in list(base.repos.iter_enabled()):
+    for repo in repos:
+        say("reading repository " + repo.id)
+        repo.set_progress_bar(Fetching())
         # A time to live of 0 counts in whole seconds: what was read in this very second would not be asked for again
         repo._repo.expire()
         try:
             repo.load()
         except (dnf.exceptions.Error, RuntimeError) as error:
             unread[repo.id] = " ".join(str(error).split())
-    return {"unread": unread}
+    return unread
+
+
+def usable(base):
+    """Architectures of what can be installed here; others, and sources, may lie beside it."""
+    return base.sack.list_arches() + ["noarch"]
+
+
+def meant(base, spec, query):
+    """What a word stands for, which without an architecture is for the system's own (dnf.conf(5), multilib_policy)."""
+    found = dnf.subject.Subject(spec).get_best_query(sack=base.sack, query=query).filter(arch=usable(base))
+    own = found.filter(arch=[base.conf.substitutions["arch"], "noarch"])
+    return list(own or found)
 
 
 def versions(asked):
@@ -140,7 +203,8 @@ def versions(asked):
     named = [hawkey.CMDLINE_REPO_NAME] if not wanted else []
     named += [repo.id for repo in base.repos.iter_enabled()
              if not wanted or wanted in [each.rstrip("/") for each in repo.baseurl]]
-    found = base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available().filter(name=asked["packages"])
+    found = base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available().filter(
+        name=asked["packages"], arch=usable(base))
     return {"packages": [[package.name, package.arch, package.evr] for package in found if package.repoid in named
                          and asked["vendor"] in ("", package.vendor)]}
 
@@ -199,7 +263,7 @@ def simulate(asked):
                 continue
             if stream:
                 modules.enable(["%s:%s" % (module, stream)])
-            else:
+            elif modules.get_modules(module)[0]:
                 modules.reset([module])
         except dnf.exceptions.Error as error:
             told.append("module %s:%s: %s" % (module, stream, " ".join(str(error).split())))
@@ -217,8 +281,7 @@ def simulate(asked):
             pass
     left_out = []
     for spec in [each for each in asked["specs"] if not each.startswith("/")]:
-        hidden = dnf.subject.Subject(spec).get_best_query(
-            sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
+        hidden = meant(base, spec, base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
         if told and hidden and not dnf.subject.Subject(spec).get_best_query(sack=base.sack):
             left_out.append([hidden[0].name, hidden[0].arch, hidden[0].evr])
     items = []
@@ -251,28 +314,25 @@ def system_cache(asked):
         conf.substitutions["releasever"] = ""
     conf.logdir = conf.persistdir = asked["scratch"]
     conf.assumeyes = True
+    conf.exit_on_lock = False
+    # As ansible.builtin.dnf has it, whatever dnf.conf(5) says
+    conf.sslverify = True
     base.init_plugins(set(WRITERS))
     base.pre_configure_plugins()
     base.read_all_repos()
     base.configure_plugins()
-    unread = {}
-    for repo in list(base.repos.iter_enabled()):
-        if repo.id in asked.get("without", ()):
+    for repo in base.repos.iter_enabled():
+        if repo.id in asked["without"]:
             repo.disable()
-            continue
-        repo._repo.expire()
-        try:
-            repo.load()
-        except (dnf.exceptions.Error, RuntimeError) as error:
-            unread[repo.id] = " ".join(str(error).split())
-            repo.disable()
+    unread = loaded(base.repos.iter_enabled())
+    for name in unread:
+        base.repos[name].disable()
     base.fill_sack(load_system_repo=False)
     return base, unread
 
 
 def found_in(base, spec):
-    return dnf.subject.Subject(spec).get_best_query(
-        sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available())
+    return meant(base, spec, base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available())
 
 
 def refresh(asked):
@@ -284,11 +344,11 @@ def refresh(asked):
 def download(asked):
     """These very packages, to where the system's dnf looks for what it would fetch."""
     base, unread = system_cache(asked)
-    found = {spec: list(found_in(base, spec)) for spec in asked["specs"]}
+    found = {spec: found_in(base, spec) for spec in asked["specs"]}
     lacking = [spec for spec, packages in found.items() if not packages]
     if not lacking:
         wanted = [packages[0] for packages in found.values()]
-        base.download_packages(wanted)
+        base.download_packages(wanted, Fetching())
         for package in [each for each in wanted if each.repo._repo.isLocal()]:
             # Of a directory dnf fetches nothing, and it may be gone by then
             directory = package.repo._repo.getCachedir() + "/packages"
@@ -298,17 +358,24 @@ def download(asked):
     return {"unread": unread, "lacking": lacking}
 
 
-def automatic(asked):
-    """Packages that came because others needed them (dnf(8), mark)."""
-    base = filled(asked)
-    below = "" if asked["root"] == "/" else asked["root"]
-    origin = below + "/var/lib/dnf/history.sqlite"
+def copied(asked):
+    """A copy of dnf's history, as dnf opens its own for writing; None where dnf has never changed anything."""
+    origin = ("" if asked["root"] == "/" else asked["root"]) + asked["history"]
     if not os.path.exists(origin):
-        return {"packages": []}
+        return None
     for ending in ("", "-wal"):
         if os.path.exists(origin + ending):
             shutil.copy(origin + ending, asked["scratch"] + "/history.sqlite" + ending)
-    database = dnf.db.history.SwdbInterface(asked["scratch"])
+    # It closes the database when nothing refers to it any more
+    return dnf.db.history.SwdbInterface(asked["scratch"])
+
+
+def automatic(asked):
+    """Packages that came because others needed them (dnf(8), mark)."""
+    base = filled(asked)
+    database = copied(asked)
+    if not database:
+        return {"packages": []}
     reasons = (libdnf.transaction.TransactionItemReason_DEPENDENCY,
                libdnf.transaction.TransactionItemReason_WEAK_DEPENDENCY)
     return {"packages": [[package.name, package.arch, package.evr] for package in base.sack.query().installed()
@@ -323,18 +390,10 @@ def hidden(asked):
 
 
 def history(asked):
-    """Transactions, oldest first; of a copy, as dnf opens its own for writing."""
-    below = "" if asked["root"] == "/" else asked["root"]
-    origin = below + "/var/lib/dnf/history.sqlite"
-    if not os.path.exists(origin):
-        return {"transactions": []}
-    for ending in ("", "-wal"):
-        if os.path.exists(origin + ending):
-            shutil.copy(origin + ending, asked["scratch"] + "/history.sqlite" + ending)
+    """Transactions, oldest first."""
     told = []
-    # It closes the database when nothing refers to it any more
-    database = dnf.db.history.SwdbInterface(asked["scratch"])
-    for entry in reversed(database.old()):
+    database = copied(asked)
+    for entry in reversed(database.old() if database else []):
         items = [[KINDS.get(each.action, ""), each.name, each.arch, each.evr] for each in entry.packages()
                  if each.is_package()]
         told.append({"id": str(entry.tid), "ended": bool(entry.end_timestamp), "items": items,
@@ -382,9 +441,8 @@ def apart(work, *words):
         sys.stdout.flush()
         code = 0
     except SystemExit as end:
-        # Without words of one that has said why
-        if isinstance(end.code, str):
-            sys.stderr.write(end.code + "\n")
+        if end.code != SAID:
+            say(end.code if isinstance(end.code, str) else "ended with %s" % end.code)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -400,7 +458,7 @@ def wait_for(pid):
     if os.WIFSIGNALED(status):
         sys.exit("killed by signal %d" % os.WTERMSIG(status))
     if status:
-        sys.exit(1)
+        sys.exit(SAID)
 
 
 def tell_apart(out, asked):
@@ -449,6 +507,8 @@ class Ready:
 def main():
     # Whoever started us may have it ignored, and then nobody can be waited for
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    logging.getLogger("dnf").addHandler(Waiting())
+    logging.getLogger("dnf").setLevel(logging.INFO)
     # What a plugin prints is no part of an answer, and what a program reads is no question
     out, questions = os.dup(1), os.fdopen(os.dup(0))
     os.dup2(2, 1)

@@ -34,12 +34,10 @@ class RpmManager(abc.ABC):
     """Its heirs add what is their own.
 
     repositories: directory of the files that configure repositories.
-    fetched:      pattern of the package files that the manager has fetched and keeps.
     settings:     directory of files each of which is the value of the variable that it is named after.
     """
 
     repositories: ClassVar[str]
-    fetched: ClassVar[str]
     settings: ClassVar[str]
 
     @abc.abstractmethod
@@ -47,6 +45,10 @@ class RpmManager(abc.ABC):
         self, host: Host, repositories: Sequence[Repository], beside_system: bool = False
     ) -> ContextManager[Index]:
         """As PackageManager.open()."""
+
+    @abc.abstractmethod
+    def fetched(self, host: Host) -> str:
+        """Pattern of the package files that the manager has fetched and keeps."""
 
     @abc.abstractmethod
     def of_release(self, release: str) -> Dict[str, str]:
@@ -93,7 +95,7 @@ class RpmManager(abc.ABC):
         return compare(first, second)
 
     def archives(self, host: Host) -> Tuple[str, ...]:
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in files.whole(host, host.glob(self.fetched))}))
+        return tuple(sorted({path.rsplit("/", 1)[1] for path in files.whole(host, host.glob(self.fetched(host)))}))
 
     def archive_begins(self, name: str, version: str) -> str:
         return database.archive_begins(name, version)

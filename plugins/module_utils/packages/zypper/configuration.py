@@ -28,6 +28,21 @@ def option(host: Host, name: str, default: str) -> str:
     return found[-1] if found else default
 
 
+def fetched(host: Host) -> str:
+    """Pattern of package files that zypper has fetched: below a directory for each repository, and there where the
+    repository has them."""
+    return _packages(host) + "/**/*.rpm"
+
+
+def archives(host: Host) -> str:
+    """The directory above those of fetched packages, which is there before anything was fetched."""
+    return _packages(host).rpartition("/")[0] or "/"
+
+
+def _packages(host: Host) -> str:
+    return option(host, "packagesdir", option(host, "cachedir", "/var/cache/zypp") + "/packages").rstrip("/")
+
+
 def _texts(host: Host) -> List[str]:
     """Of files that count, the strongest last; a file of /etc hides that of its name in /usr/etc."""
     main = next((place for place in _PLACES if host.exists(place)), _PLACES[0])

@@ -20,7 +20,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
 from ..apt import keys
-from ..model import Package, Repository, Simulation
+from ..model import Package, Repository, RepositoryUnreadable, Simulation
 from ..rpm import database
 from ..rpm import repositories as repository_files
 from ..rpm.versions import newest_first
@@ -310,7 +310,7 @@ def _found(done: CommandResult) -> Answer:
 
 
 def _unreadable(repository: Repository, why: str) -> GpuOpsError:
-    return GpuOpsError(
+    return RepositoryUnreadable(
         "packages.zypper_repository_unreadable",
         found="%s cannot be read: %s" % (repository.uri, why),
         wanted="a repository that answers, and whose index, where that is signed, is signed by its key",
