@@ -321,6 +321,7 @@ def test_at_a_boot_the_specification_is_there_before_containers_start(fleet: Fle
     assert module(fleet, "cdi_spec")["changed"] is False
 
 
+@pytest.mark.variation
 def test_at_a_boot_a_masked_unit_of_the_toolkit_is_not_missed(fleet: Fleet, witness: None) -> None:
     fresh = fleet.say(HOST, "cat", SPEC)
     fleet.say(HOST, "systemctl", "mask", "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
@@ -332,6 +333,7 @@ def test_at_a_boot_a_masked_unit_of_the_toolkit_is_not_missed(fleet: Fleet, witn
     assert module(fleet, "cdi_spec")["applied"] == ["cdi/service.start/nvidia-cdi-refresh.path"]
 
 
+@pytest.mark.variation
 def test_at_a_boot_the_module_may_have_debians_name(fleet: Fleet, witness: None) -> None:
     """With nvidia-current-open.ko, which the toolkit's unit does not take for a driver."""
     fresh = fleet.say(HOST, "cat", SPEC)

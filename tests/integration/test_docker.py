@@ -183,6 +183,7 @@ def test_a_default_comes_by_a_reload_and_goes_by_a_restart(dock: Dock, sleeper: 
     assert sleeper in dock.engine.running_containers()
 
 
+@pytest.mark.variation
 def test_a_reload_alone_leaves_the_default(dock: Dock) -> None:
     """Why a restart: a default that daemon.json names no more is the daemon's until its end."""
     dock.configure(default_handler=True)
@@ -219,6 +220,7 @@ def test_a_restart_that_would_end_containers_is_refused(dock: Dock) -> None:
     assert dock.engine.info()["DefaultRuntime"] == "runc"
 
 
+@pytest.mark.variation
 def test_cdi_is_on_unless_it_is_switched_off(dock: Dock) -> None:
     assert dock.engine.info()["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"]
     dock.rewrite(DELIVERED.replace('"time-namespaces": false', '"time-namespaces": false, "cdi": false'))

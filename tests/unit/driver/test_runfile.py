@@ -200,7 +200,8 @@ class TestInstalls:
             host.run_of(NEW, in_use(NEW), state=state)
         assert not host.plan(in_use(NEW), source="runfile", state="rolled_back", roll_back_to=NEW).steps
 
-    @pytest.mark.parametrize("given", ["/srv/own.run", "/srv/", "file:///srv/own.run"])
+    @pytest.mark.parametrize("given", [
+        pytest.param("/srv/own.run", marks=pytest.mark.variation), pytest.param("/srv/", marks=pytest.mark.variation), "file:///srv/own.run"])
     def test_from_a_path_of_the_host(self, host: Host, given: str) -> None:
         name = "/srv/NVIDIA-Linux-x86_64-%s.run" % OLD if given.endswith("/") else "/srv/own.run"
         (refusal,) = host.run_of(OLD, runfile=given).refusals
@@ -608,7 +609,7 @@ class TestChanges:
         host.apply(host.plan(in_use(OLD), source="runfile", state="rolled_back"))
         assert host.host.read(firmware) == "firmware " + OLD
 
-    @pytest.mark.parametrize("dkms", [(), ("dkms=3.0.10-8",)])
+    @pytest.mark.parametrize("dkms", [pytest.param((), marks=pytest.mark.variation), ("dkms=3.0.10-8",)])
     def test_packages_go_for_it_and_come_back(self, host: Host, dkms: Tuple[str, ...]) -> None:
         host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES), *dkms)
         (refusal,) = host.run_of(NEW, in_use(OLD)).refusals

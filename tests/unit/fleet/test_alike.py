@@ -122,8 +122,8 @@ def test_no_password_of_a_url_is_in_it() -> None:
     """Whoever wrote it there: options are hidden on the host, texts of others are not known."""
     plan = Plan(steps=(replace(STEP, why="From https://me:s3cret@mirror.example/x, http://t0ken@mirror.example."),),
                 refusals=(replace(BUSY, found="ftp://u:s3cret@host is gone"),),
-                notes=("proxy http://u:s3cret@proxy:3128", "https://mirror.example/y?arch=x86_64&X-Amz-Signature=s3cret is"
-                       " gone"))
+                notes=("proxy http://u:s3cret@proxy:3128",
+                       "https://mirror.example/y?arch=x86_64&X-Amz-Signature=s3cret is gone"))
     text = json.dumps(common(plan.to_dict()))
     assert "s3cret" not in text and "t0ken" not in text and "mirror.example/x" in text
     assert "y?arch=x86_64&" in text and " is gone" in text

@@ -186,8 +186,9 @@ def test_what_is_staged_is_installed_without_the_repository_and_what_others_have
 
 
 @pytest.mark.parametrize("lacking, code, told", [
-    ("nvidia-persistenced", "driver.version_incomplete", "has no nvidia-persistenced in version " + V580),
-    ("dkms", "packages.unsolvable", "nothing provides dkms"),
+    pytest.param("nvidia-persistenced", "driver.version_incomplete",
+                 "has no nvidia-persistenced in version " + V580, marks=pytest.mark.variation),
+    pytest.param("dkms", "packages.unsolvable", "nothing provides dkms", marks=pytest.mark.variation),
     ("kernel-default-devel", "driver.no_kernel_headers", "no headers for kernel 6.4.0-%s-default" % KERNELS[0])])
 def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
     machine: Machine, tmp_path: Path, lacking: str, code: str, told: str
@@ -202,6 +203,7 @@ def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
     assert (machine.system(), driver(machine)) == (before, {})
 
 
+@pytest.mark.variation
 def test_a_file_that_the_mirror_has_lost_is_named_before_anything_changes(machine: Machine) -> None:
     machine.run()
     before, there = machine.system(), machine.root.installed()
@@ -283,6 +285,7 @@ def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
     assert set(driver(machine).values()) == {V595}
 
 
+@pytest.mark.variation
 def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(machine: Machine) -> None:
     """Within a generation, so that both versions of a package are there: the older one is the one whose files are."""
     machine.run(version=OLDER_580)

@@ -189,7 +189,7 @@ def test_an_exchange_of_drivers_that_was_stopped(host: Host, first: str, then: s
     assert (host.root.installed(), host.ours()) == ({}, {})
 
 
-@pytest.mark.parametrize("upgrade", [False, True])
+@pytest.mark.parametrize("upgrade", [pytest.param(False, marks=pytest.mark.variation), True])
 def test_an_uninstall_after_a_stopped_transaction_leaves_nothing(host: Host, upgrade: bool) -> None:
     before = host.sources()
     if upgrade:
@@ -272,7 +272,7 @@ def test_what_apt_has_kept_serves_where_no_source_has_it_any_more(host: Host) ->
     assert host.root.installed()["libcuda1"] == OLD + "-1"
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kept", [pytest.param(False, marks=pytest.mark.variation), True])
 def test_what_cannot_be_had_any_more_is_told_and_still_can_be_uninstalled(host: Host, kept: bool) -> None:
     """kept: apt's file is there and empty, as after a power cut."""
     host.run(OLD)

@@ -66,10 +66,13 @@ def taints(api: Api, number: int) -> List[str]:
 
 CORDONED = {"gpuops.nvidia.com/cordoned-by": "gpuops"}
 WELL = {"gpu_plan": planned(Plan(), proof={})}
+# A host that cannot be told, and one that cannot remember it
+NOT_KEPT = pytest.mark.parametrize("kept", [
+    {"unreachable": True, "msg": "no route"},
+    pytest.param({"failed": True, "msg": "nothing can be written"}, marks=pytest.mark.variation)])
 
 
-@pytest.mark.parametrize("kept", [
-    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+@NOT_KEPT
 def test_a_node_that_is_not_well_is_tainted_though_its_host_can_be_told_nothing(
     fleet: Fleet, kept: Dict[str, Any]
 ) -> None:
@@ -81,8 +84,7 @@ def test_a_node_that_is_not_well_is_tainted_though_its_host_can_be_told_nothing(
     assert told.count("failed=1") == 1, told
 
 
-@pytest.mark.parametrize("kept", [
-    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+@NOT_KEPT
 def test_a_node_that_is_well_is_so_though_its_host_cannot_remember_it(fleet: Fleet, kept: Dict[str, Any]) -> None:
     fleet.api.state.nodes = [offers("gpu-1", taints=[{"key": TAINT, "effect": "NoSchedule"}])]
     told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), gpu_startup_taint=TAINT, canned={
@@ -138,7 +140,7 @@ def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, p
     assert "gpu-2]: FAILED" in told and "/nowhere/token" in told, told
 
 
-@pytest.mark.parametrize("playbook", ["site", "validate"])
+@pytest.mark.parametrize("playbook", ["site", pytest.param("validate", marks=pytest.mark.variation)])
 def test_the_first_host_may_be_in_no_cluster_and_all_may(fleet: Fleet, playbook: str) -> None:
     observed = {"observation": {"pci": {"gpus": [1]}, "devices": WELL["gpu_plan"]["devices"]}}
     for kubeconfig, reads in (("", 0), ("{{ '' if inventory_hostname == 'gpu-1' else '%s' }}", 1)):
@@ -172,7 +174,7 @@ def test_a_host_that_fails_its_checks_where_nothing_is_to_be_done_is_not_offered
     assert re.search("^gpu-2 .* failed=0", told, re.MULTILINE) and LAST_PLAY in told, told
 
 
-@pytest.mark.parametrize("why", ["its checks", "its Node"])
+@pytest.mark.parametrize("why", [pytest.param("its checks", marks=pytest.mark.variation), "its Node"])
 def test_the_only_host_where_nothing_had_to_be_done_does_not_end_the_others(fleet: Fleet, why: str) -> None:
     """Ansible ends the run with a play all of whose hosts fail: the changed one kept its taint."""
     fleet.api.state.nodes = [offers("gpu-2", taints=[{"key": TAINT, "effect": "NoSchedule"}]),
@@ -218,7 +220,7 @@ def test_a_host_that_is_no_node_is_refused_before_it_is_changed(fleet: Fleet) ->
     assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
 
 
-@pytest.mark.parametrize("limit", [(), ("--limit", "gpu-1")])
+@pytest.mark.parametrize("limit", [(), pytest.param(("--limit", "gpu-1"), marks=pytest.mark.variation)])
 def test_a_node_that_the_gpu_operator_is_to_leave_alone_is_done_beside_those_that_it_manages(
     fleet: Fleet, limit: Tuple[str, ...]
 ) -> None:
@@ -232,7 +234,7 @@ def test_a_node_that_the_gpu_operator_is_to_leave_alone_is_done_beside_those_tha
     assert limit or re.search(r"^gpu-2 .* failed=1", told, re.M) and "manages gpu-2 (" in told, told
 
 
-@pytest.mark.parametrize("of_first", ["play", "own"])
+@pytest.mark.parametrize("of_first", [pytest.param("play", marks=pytest.mark.variation), "own"])
 def test_what_a_play_says_counts_for_each_host_whatever_the_first_one_says(fleet: Fleet, of_first: str) -> None:
     """Also where that one says the same."""
     fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2")]

@@ -127,6 +127,7 @@ def test_its_documentation_is_that_of_its_module(collection: Path) -> None:
     assert "\ndeferred:\n" in module.split("RETURN", 1)[1]
 
 
+@pytest.mark.variation
 def test_a_second_making_makes_nothing(collection: Path) -> None:
     done = subprocess.run([sys.executable, "-B", "tests/gates/documentation.py"], cwd=collection, check=True,
                           stdout=subprocess.PIPE, text=True)

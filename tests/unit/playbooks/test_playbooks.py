@@ -121,7 +121,8 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
 
 
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
-@pytest.mark.parametrize("why", ["gpu_validation_expected_gpus", "a label of ours"])
+@pytest.mark.parametrize("why", [
+    "gpu_validation_expected_gpus", pytest.param("a label of ours", marks=pytest.mark.variation)])
 def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
     controller: Controller, api: Api, why: str
 ) -> None:
@@ -547,7 +548,8 @@ def test_what_cannot_be_done_to_one_cluster_stops_its_own_hosts_alone(
     assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
 
 
-@pytest.mark.parametrize("environment", ["K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST"])
+@pytest.mark.parametrize("environment", [
+    "K8S_AUTH_KUBECONFIG", pytest.param("K8S_AUTH_HOST", marks=pytest.mark.variation)])
 def test_one_of_them_may_be_that_of_the_environment(
     controller: Controller, api: Api, other: Api, environment: str
 ) -> None:

@@ -42,7 +42,8 @@ def reason(in_words: Hosts) -> str:
 # exchanges, and the one after it returns
 @pytest.mark.parametrize("canned", [
     {"gpu_driver": [FINE, FINE, failed("it does not build"), FINE]},
-    {"gpu_driver": FINE, "gpu_driver_activation": [failed("it does not build"), FINE]},
+    pytest.param({"gpu_driver": FINE, "gpu_driver_activation": [failed("it does not build"), FINE]},
+                 marks=pytest.mark.variation),
     {"gpu_driver": FINE, "gpu_validation": [failed("it does not build"), FINE]},
 ], ids=["installed", "loaded", "validated"])
 def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned: Dict[str, Any]) -> None:

@@ -96,6 +96,8 @@ def test_every_request_meets_a_fault_once(disturbed: Disturbed, kind: str) -> No
     assert disturbed.store.snapshot() == disturbed.end
 
 
+@pytest.mark.parametrize("disturbed", [
+    "install", "removal", pytest.param("upgrade", marks=pytest.mark.variation)], indirect=True)
 def test_a_fault_at_any_request_changes_nothing_of_the_end(disturbed: Disturbed) -> None:
     for number in range(1, disturbed.requests + 1):
         disturbed.begin(Fault(FAULTS[number % len(FAULTS)], number))

@@ -80,10 +80,17 @@ class Disturbed:
         return {**bed.end(), "all": self.api.state.store.snapshot()}
 
 
-@pytest.fixture(params=[
-    pytest.param((way, cordoned), id="%s, %s" % (way, "cordoned" if cordoned else "open"),
-                 marks=[pytest.mark.variation] if cordoned and way != "out and back" or way == "out and failed" else [])
-    for way in WAYS for cordoned in (False, True)])
+def each_way(*longer: str) -> List[Any]:
+    """longer: ways that take long, and are variations too."""
+    def marks(way: str, cordoned: bool) -> List[Any]:
+        is_variation = cordoned and way != "out and back" or way in ("out and failed", *longer)
+        return [pytest.mark.variation] if is_variation else []
+
+    return [pytest.param((way, cordoned), id="%s, %s" % (way, "cordoned" if cordoned else "open"),
+                         marks=marks(way, cordoned)) for way in WAYS for cordoned in (False, True)]
+
+
+@pytest.fixture(params=each_way())
 def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disturbed]:
     way, cordoned = request.param
     made = Disturbed(tmp_path, WAYS[way], cordoned)
@@ -97,6 +104,7 @@ def test_the_end_is_the_beginning(disturbed: Disturbed) -> None:
     assert disturbed.requests > 15
 
 
+@pytest.mark.parametrize("disturbed", each_way("taken over"), indirect=True)
 def test_a_fault_at_any_request_changes_nothing_of_the_end(disturbed: Disturbed) -> None:
     for number in range(1, disturbed.requests + 1):
         bed = disturbed.begin(Fault(FAULTS[number % len(FAULTS)], number))
