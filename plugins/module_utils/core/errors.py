@@ -8,6 +8,7 @@ import os
 from typing import Any, Dict, Sequence, Tuple
 
 from .refusal import Refusal, as_result, told
+from .secrets import hidden
 
 
 class GpuOpsError(Exception):
@@ -50,8 +51,9 @@ class GpuOpsError(Exception):
         return told(self.refusals)
 
     def result(self) -> Dict[str, Any]:
-        """The keys of a failed module result."""
-        return dict(self.details, **as_result(self.refusals))
+        """The keys of a failed module result; commands tell of addresses whose passwords nobody here was given."""
+        result: Dict[str, Any] = hidden(dict(self.details, **as_result(self.refusals)))
+        return result
 
 
 # What is wrong with the host, by what the kernel said (errno(3)). {path}: what was used; {tried}: what could not be

@@ -36,7 +36,6 @@ from typing import (
 
 from .errors import GpuOpsError, HostFailed
 from .progress import duration
-from .secrets import hidden
 from .waiting import wait_for
 
 # What a command says is kept up to twice this, its beginning and its end.
@@ -943,7 +942,7 @@ def _overdue(
     """Kill a command that has not ended in its time, and say what it was at."""
     at_work = Host().at_work_in(process.pid)
     died = _kill(process)
-    stdout, stderr = (hidden(output.text()) for output in outputs)
+    stdout, stderr = (output.text() for output in outputs)
     return CommandTimedOut(
         "host.command_timed_out",
         found="%s had not ended after %.0f s%s%s" % (

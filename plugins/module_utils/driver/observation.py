@@ -11,6 +11,7 @@ from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import CommandTimedOut, Host
 from ..core.refusal import Refusal
+from ..core.secrets import hidden
 from ..hardware.boot import BootState, kind_of
 from ..hardware.driver_container import DriverContainer
 from ..packages import space
@@ -93,7 +94,8 @@ class Offer:
     @classmethod
     def failed(cls, error: GpuOpsError, key: str) -> Offer:
         """What there is of repositories of which one could not be read."""
-        return cls(error.found, None if isinstance(error, RepositoryUnreadable) else error.refusals[0], key=key)
+        refusal = Refusal.from_dict(hidden(error.refusals[0].to_dict()))
+        return cls(refusal.found, None if isinstance(error, RepositoryUnreadable) else refusal, key=key)
 
 
 @dataclass(frozen=True)

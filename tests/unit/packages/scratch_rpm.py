@@ -163,8 +163,9 @@ def modulemd() -> str:
                 "summary": "a test", "description": "a test", "license": {"module": ["MIT"]},
                 "dependencies": [{"requires": {"platform": ["el9"]}}],
                 "profiles": {"default": {"rpms": ["nvidia-driver-cuda"]}},
-                "artifacts": {"rpms": ["%s-%d:%s-%s.x86_64" % (each.name, each.epoch, each.version, each.release)
-                                       for each in packages]}}})
+                "artifacts": {"rpms": ["%s-%d:%s-%s.%s" % (each.name, each.epoch, each.version, release, arch)
+                                       for each in packages
+                                       for release, arch in ((each.release, each.arch), ("0.el9", "src"))]}}})
     documents.append({"document": "modulemd-defaults", "version": 1, "data": {
         "module": MODULE, "stream": "open-dkms", "profiles": {"open-dkms": ["default"]}}})
     return "".join("---\n%s\n...\n" % json.dumps(document) for document in documents)

@@ -19,6 +19,7 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional,
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
+from ...core.secrets import hidden
 from ...core.waiting import wait_for
 from .. import space
 from ..given_key import read_given
@@ -217,9 +218,10 @@ class Index:
             about = [line for line in told if re.search(re.escape(repository.uri.rstrip("/")) + r"(/|\s|'|$)", line)]
             if any(_is_failure(line) for line in about):
                 raise unreadable(repository.uri, done, about)
-        self.unread = tuple(line[2:].strip() for line in told if _is_failure(line) and _SUMMARY not in line)
+        self.unread = tuple(hidden(line[2:].strip()) for line in told if _is_failure(line) and _SUMMARY not in line)
         if any(_UNPARSED in line for line in told) or (done.rc != 0 and not self.unread):
-            raise unreadable("a source of /etc/apt", done, told)
+            failed = unreadable("a source of /etc/apt", done, told)
+            raise GpuOpsError.because(failed.refusals, **failed.details)
         failures = [line for line in told if _OF_THIS_HOST.match(line)]
         if failures:
             raise GpuOpsError(
@@ -329,7 +331,7 @@ def parse_policy(output: str) -> Dict[str, Preference]:
     return found
 
 
-def unreadable(uri: str, done: CommandResult, told: Sequence[str]) -> GpuOpsError:
+def unreadable(uri: str, done: CommandResult, told: Sequence[str]) -> RepositoryUnreadable:
     lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     return RepositoryUnreadable(
         "packages.repository_unreadable",

@@ -7,12 +7,10 @@ import contextlib
 import functools
 import json
 import sys
-from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Conversation, Host
-from ...core.secrets import hidden
 from .program import BROKEN, TEXT
 
 # As long as it tells what it is at: a driver of a gigabyte comes to five hundred hosts from one mirror
@@ -77,7 +75,7 @@ class Library:
         return self._told[1] is not None
 
     def ask(self, op: str, **question: Any) -> Dict[str, Any]:
-        """What dnf says, without passwords and tokens of URLs. question: what program.TEXT asks for that op.
+        """What dnf says. question: what program.TEXT asks for that op.
 
         Raises GpuOpsError where no Python of the host has dnf's library, or dnf fails.
         """
@@ -86,9 +84,8 @@ class Library:
             raise _no_library(python, why)
         done = talk.ask(json.dumps({"op": op, "root": self._host.root, "scratch": self._scratch, **question}),
                         TIMEOUT_SECONDS, SILENCE_SECONDS)
-        done = replace(done, stderr=hidden(done.stderr))
         try:
-            answer: Dict[str, Any] = hidden(json.loads(done.stdout)) if done.rc == 0 else {}
+            answer: Dict[str, Any] = json.loads(done.stdout) if done.rc == 0 else {}
         except ValueError:
             answer = {}
         if not answer or "error" in answer:

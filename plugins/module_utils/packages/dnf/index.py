@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Host
+from ...core.secrets import hidden
 from .. import space
 from ..model import Package, Repository, RepositoryUnreadable, Simulation
 from ..rpm import database
@@ -99,7 +100,7 @@ class Index:
                     remedy="check address, key, credentials, proxy (dnf's own settings are used) and network of this "
                            "host, or name a mirror")
         self.without = tuple(sorted(unread))
-        self.unread = tuple("%s: %s" % item for item in sorted(unread.items()))
+        self.unread = tuple(hidden("%s: %s" % item) for item in sorted(unread.items()))
 
     def leave_out(self, repository: str) -> None:
         """Do without a repository of this id, as one that cannot be read."""

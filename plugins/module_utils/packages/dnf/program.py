@@ -218,7 +218,7 @@ def streams(asked):
         stream = found.setdefault(module.getStream(), {"enabled": False, "default": False, "packages": []})
         stream["enabled"] = stream["enabled"] or bool(container.isEnabled(module))
         stream["default"] = container.getDefaultStream(module.getName()) == module.getStream()
-        stream["packages"].extend(module.getArtifacts())
+        stream["packages"].extend(each for each in module.getArtifacts() if each.rpartition(".")[2] in usable(base))
     return {"streams": found}
 
 

@@ -12,7 +12,10 @@ from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, CommandResult, Host
 from ...core.waiting import wait_for
 
+# Also for each repository that is read; libzypp itself ends a transfer that stands still
 TIMEOUT_SECONDS = 900
+# A driver of a gigabyte comes to five hundred hosts from one mirror
+FETCH_SECONDS = 4 * 3600
 LOCK_SECONDS = 600
 # ZYPPER_EXIT_ERR_PRIVILEGES, ..._NO_REPOS, ..._ZYPP_LOCKED, ..._INF_CAP_NOT_FOUND, ..._INF_RPM_SCRIPT_FAILED
 PRIVILEGES, NO_REPOSITORIES, LOCKED, NOT_FOUND, SCRIPT_FAILED = 5, 6, 7, 104, 107
@@ -78,9 +81,9 @@ def argv(host: Host, *words: str) -> List[str]:
     return ["zypper", *own(host), "--non-interactive", "--xmlout", *words]
 
 
-def zypper(host: Host, *words: str) -> CommandResult:
-    """zypper on the host's own state, once nobody else has its lock."""
-    return unlocked(host, lambda: host.run(argv(host, *words), check=False, timeout=TIMEOUT_SECONDS,
+def zypper(host: Host, *words: str, timeout: float = 0) -> CommandResult:
+    """zypper on the host's own state, once nobody else has its lock. timeout: in seconds, 0 for that of a question."""
+    return unlocked(host, lambda: host.run(argv(host, *words), check=False, timeout=timeout or TIMEOUT_SECONDS,
                                            env=own_environment(host)))
 
 

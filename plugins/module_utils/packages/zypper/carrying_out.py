@@ -51,7 +51,8 @@ def fetch(host: Host, step: Step) -> None:
     wanted = specs(step.parameters["request"])
     with host.scratch() as scratch:
         options = _repositories(host, scratch, step.parameters.get("without", ()))
-        done = asking.zypper(host, *options, "--no-refresh", "download", *wanted)
+        done = asking.zypper(
+            host, *options, "--no-refresh", "download", *wanted, timeout=asking.FETCH_SECONDS)
     asking.complain(done, wanted)
     if not asking.fetched(done, wanted):
         raise asking.failure(done)

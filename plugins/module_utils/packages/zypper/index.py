@@ -19,6 +19,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
+from ...core.secrets import hidden
 from ..apt import keys
 from ..model import Package, Repository, RepositoryUnreadable, Simulation
 from ..rpm import database
@@ -77,30 +78,32 @@ class Index:
         read = {name: options for name, options in self._sections.items() if name not in self.without}
         put_repositories(self._scratch + "/repos", read)
 
-    def _ask(self, *words: str) -> CommandResult:
+    def _ask(self, *words: str, reads: int = 1) -> CommandResult:
+        """reads: of how many repositories it reads the indexes."""
         # Who has the cache at hand has its lock
         place = self._scratch if self._cache.startswith(self._scratch) else self._host.path(CACHE)
         environment = {"ZYPP_CONF": self._scratch + "/zypp.conf", "ZYPP_LOGFILE": self._scratch + "/log",
                        "ZYPP_LOCKFILE_ROOT": place}
         whole = asking.argv(self._host, "--reposd-dir", self._scratch + "/repos", "--cache-dir", self._cache, *words)
         return asking.unlocked(self._host, lambda: self._host.run(
-            whole, check=False, timeout=asking.TIMEOUT_SECONDS, env=environment))
+            whole, check=False, timeout=asking.TIMEOUT_SECONDS * reads, env=environment))
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
-        unread = self._refresh() if any(map(is_enabled, self._sections.values())) else {}
+        enabled = sum(map(is_enabled, self._sections.values()))
+        unread = self._refresh(enabled) if enabled else {}
         for repository in self._repositories:
             if repository.id in unread:
                 raise _unreadable(repository, unread[repository.id])
             if repository.metadata_signed:
                 self._check(repository)
         self.without = tuple(sorted(unread))
-        self.unread = tuple("%s: %s" % item for item in sorted(unread.items()))
+        self.unread = tuple(hidden("%s: %s" % item) for item in sorted(unread.items()))
         self._put_repositories()
 
-    def _refresh(self) -> Dict[str, str]:
+    def _refresh(self, enabled: int) -> Dict[str, str]:
         """{id: why it cannot be read} of repositories."""
-        done = self._ask("refresh")
+        done = self._ask("refresh", reads=enabled)
         if done.rc in asking.DONE:
             return {}
         errors = asking.parse(done.stdout).errors
