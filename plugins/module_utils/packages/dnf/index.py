@@ -8,6 +8,7 @@ dnf's configuration, proxies, certificates and plugins stay those of the host, i
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 from dataclasses import dataclass, replace
@@ -90,7 +91,10 @@ class Index:
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
-        unread: Mapping[str, str] = self.ask("update")["unread"]
+        try:
+            unread: Mapping[str, str] = self.ask("update")["unread"]
+        finally:
+            self._end_agents()
         for repository in self._repositories:
             if repository.id in unread:
                 raise RepositoryUnreadable(
@@ -101,6 +105,11 @@ class Index:
                            "host, or name a mirror")
         self.without = tuple(sorted(unread))
         self.unread = tuple(hidden("%s: %s" % item) for item in sorted(unread.items()))
+
+    def _end_agents(self) -> None:
+        """GnuPG leaves one at work for each directory of keys that it has looked into, as dnf's library has it do."""
+        for home in glob.glob(self._question["cache"] + "/*/pubring"):
+            self._host.run(["gpgconf", "--homedir", home, "--kill", "gpg-agent"], check=False)
 
     def leave_out(self, repository: str) -> None:
         """Do without a repository of this id, as one that cannot be read."""
@@ -183,17 +192,8 @@ def index(
         if host.root != "/" or not host.exists(locks.LIST):
             # The plugin knows no other root, and ends where it finds no list
             opened.hold({locks.LIST: host.read(locks.LIST)})
-        try:
-            opened.update()
-        finally:
-            _end_agents(host)
+        opened.update()
         yield opened
-
-
-def _end_agents(host: Host) -> None:
-    """GnuPG leaves one at work for each directory of keys that it has looked into, as dnf's library has it do."""
-    for home in host.glob(CACHE + "/*/pubring"):
-        host.run(["gpgconf", "--homedir", host.path(home), "--kill", "gpg-agent"], check=False)
 
 
 def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulation:
