@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ...core.host import Host
+from .. import space
 from ..rpm import repositories
 
 PATH = "/etc/dnf/dnf.conf"
@@ -16,7 +17,7 @@ def option(host: Host, name: str, default: str = "") -> str:
 
 def cache(host: Host) -> str:
     """The directory of what dnf fetches."""
-    return option(host, "cachedir", "/var/cache/dnf").rstrip("/")
+    return option(host, "cachedir", space.DNF_ARCHIVES).rstrip("/")
 
 
 def fetched(host: Host) -> str:

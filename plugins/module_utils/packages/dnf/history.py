@@ -69,7 +69,8 @@ class Unfinished:
 
 def entries(host: Host) -> List[Entry]:
     """Oldest first; none where dnf has never changed anything."""
-    return list(_entries(host, _stamps(host))) if host.exists(configuration.history(host)) else []
+    as_it_is = _stamps(host)
+    return list(_entries(host, as_it_is)) if as_it_is else []
 
 
 # A plan asks several times, and dnf's library takes longer to start than to answer

@@ -91,11 +91,7 @@ class Dnf(RpmManager):
 
     def download(self, host: Host, step: Step) -> None:
         """Exactly these packages, whatever streams and locks leave to choose from now."""
-        words = transaction.specs(step.parameters["request"])
-        with host.scratch() as scratch:
-            told = ask(host, scratch, "download", specs=words, without=list(step.parameters.get("without", ())))
-        if told["lacking"]:
-            raise _incomplete(told)
+        _have(host, "download", step.parameters["request"], step.parameters.get("without", ()))
 
     def prepare(
         self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
@@ -107,12 +103,12 @@ class Dnf(RpmManager):
         named = {name: version for name, version in step.parameters["request"].items() if name not in files
                  and (name not in there or there[name].version != version)}
         if named:
-            _renew(host, named, step.parameters.get("without", ()))
+            _have(host, "refresh", named, step.parameters.get("without", ()))
         return {}
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
-        _renew(host, request)
+        _have(host, "refresh", request)
 
     def fetch(
         self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
@@ -171,10 +167,10 @@ class Dnf(RpmManager):
         return history.evidence(host, step, opened, packages)
 
 
-def _renew(host: Host, request: Mapping[str, str], without: Iterable[str] = ()) -> None:
-    """The lists of dnf itself, but those of the repositories to do without."""
+def _have(host: Host, op: str, request: Mapping[str, str], without: Iterable[str] = ()) -> None:
+    """In dnf's own lists, or cache. without: ids of the repositories to do without."""
     with host.scratch() as scratch:
-        told = ask(host, scratch, "refresh", specs=transaction.specs(request), without=list(without))
+        told = ask(host, scratch, op, specs=transaction.specs(request), without=list(without))
     if told["lacking"]:
         raise _incomplete(told)
 

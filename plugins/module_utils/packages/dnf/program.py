@@ -83,11 +83,11 @@ class Waiting(logging.Handler):
                 say(words)
 
 
-def opened(asked):
+def configured(asked):
+    """A base with the settings of the host, as ansible.builtin.dnf has them for the transaction."""
     base = dnf.Base()
     conf = base.conf
-    root = asked["root"]
-    below = "" if root == "/" else root
+    root, below = asked["root"], prefix(asked)
     conf.config_file_path = below + conf.config_file_path
     if os.path.exists(conf.config_file_path):
         conf.read()
@@ -95,10 +95,27 @@ def opened(asked):
     conf.substitutions.update_from_etc(root)
     if below:
         conf.reposdir = [below + "/etc/yum.repos.d"]
-        conf.pluginconfpath = [below + "/etc/dnf/plugins"]
         conf.substitutions["releasever"] = dnf.rpm.detect_releasever(root)
     if conf.substitutions.get("releasever") is None:
         conf.substitutions["releasever"] = ""
+    conf.assumeyes = True
+    conf.exit_on_lock = False
+    # Whatever dnf.conf(5) says
+    conf.sslverify = True
+    return base
+
+
+def prefix(asked):
+    """Of the host's own paths."""
+    return "" if asked["root"] == "/" else asked["root"]
+
+
+def opened(asked):
+    base = configured(asked)
+    conf = base.conf
+    below = prefix(asked)
+    if below:
+        conf.pluginconfpath = [below + "/etc/dnf/plugins"]
     persistent = below + conf.persistdir
     conf.cachedir = asked["cache"]
     conf.logdir = asked["scratch"]
@@ -108,10 +125,6 @@ def opened(asked):
         if os.path.isdir(persistent + "/modulefailsafe"):
             shutil.copytree(persistent + "/modulefailsafe", conf.persistdir + "/modulefailsafe")
     conf.pluginconfpath = list(conf.pluginconfpath) + [asked["scratch"] + "/plugins"]
-    conf.assumeyes = True
-    conf.exit_on_lock = False
-    # As ansible.builtin.dnf has it, whatever dnf.conf(5) says
-    conf.sslverify = True
     conf.best = True
     conf.install_weak_deps = False
     conf.clean_requirements_on_remove = False
@@ -213,12 +226,13 @@ def streams(asked):
     base = filled(asked)
     modules = dnf.module.module_base.ModuleBase(base)
     container = base._moduleContainer
+    arches = usable(base)
     found = {}
     for module in modules.get_modules(asked["module"])[0]:
         stream = found.setdefault(module.getStream(), {"enabled": False, "default": False, "packages": []})
         stream["enabled"] = stream["enabled"] or bool(container.isEnabled(module))
         stream["default"] = container.getDefaultStream(module.getName()) == module.getStream()
-        stream["packages"].extend(each for each in module.getArtifacts() if each.rpartition(".")[2] in usable(base))
+        stream["packages"].extend(each for each in module.getArtifacts() if each.rpartition(".")[2] in arches)
     return {"streams": found}
 
 
@@ -298,25 +312,9 @@ def simulate(asked):
 
 def system_cache(asked):
     """A base on the system's own cache, its indexes renewed; (base, {id: why it cannot be read})."""
-    base = dnf.Base()
-    below = "" if asked["root"] == "/" else asked["root"]
-    conf = base.conf
-    conf.config_file_path = below + conf.config_file_path
-    if os.path.exists(conf.config_file_path):
-        conf.read()
-    conf.installroot = asked["root"]
-    conf.substitutions.update_from_etc(asked["root"])
-    if below:
-        conf.reposdir = [below + "/etc/yum.repos.d"]
-        conf.substitutions["releasever"] = dnf.rpm.detect_releasever(asked["root"])
-        conf.cachedir = below + conf.cachedir
-    if conf.substitutions.get("releasever") is None:
-        conf.substitutions["releasever"] = ""
-    conf.logdir = conf.persistdir = asked["scratch"]
-    conf.assumeyes = True
-    conf.exit_on_lock = False
-    # As ansible.builtin.dnf has it, whatever dnf.conf(5) says
-    conf.sslverify = True
+    base = configured(asked)
+    base.conf.cachedir = prefix(asked) + base.conf.cachedir
+    base.conf.logdir = base.conf.persistdir = asked["scratch"]
     base.init_plugins(set(WRITERS))
     base.pre_configure_plugins()
     base.read_all_repos()
@@ -360,7 +358,7 @@ def download(asked):
 
 def copied(asked):
     """A copy of dnf's history, as dnf opens its own for writing; None where dnf has never changed anything."""
-    origin = ("" if asked["root"] == "/" else asked["root"]) + asked["history"]
+    origin = prefix(asked) + asked["history"]
     if not os.path.exists(origin):
         return None
     for ending in ("", "-wal"):

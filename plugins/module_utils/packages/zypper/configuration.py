@@ -11,6 +11,7 @@ import re
 from typing import List, Mapping
 
 from ...core.host import Host
+from .. import space
 
 _PLACES = ("/etc/zypp/zypp.conf", "/usr/etc/zypp/zypp.conf")
 _OPTION = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
@@ -40,7 +41,7 @@ def archives(host: Host) -> str:
 
 
 def _packages(host: Host) -> str:
-    return option(host, "packagesdir", option(host, "cachedir", "/var/cache/zypp") + "/packages").rstrip("/")
+    return option(host, "packagesdir", option(host, "cachedir", space.ZYPPER_ARCHIVES) + "/packages").rstrip("/")
 
 
 def _texts(host: Host) -> List[str]:
