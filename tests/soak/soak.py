@@ -87,7 +87,8 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
                 world = world or stack.enter_context(campaign.world(emptied(scratch)))
                 told, error = campaign.case(world, seed), ""
             except AssertionError as fault:
-                told, error = [], str(fault)
+                # One without a word is a failure all the same
+                told, error = [], str(fault) or traceback.format_exc()
             except Exception:
                 told, error = [], traceback.format_exc()
                 stack.pop_all().close()

@@ -146,11 +146,12 @@ class Audit:
         with self._api.audit_log.open("rb") as log:
             log.seek(self._from)
             for line in log:
-                # The last one may be being written
-                if line.endswith(b"\n"):
-                    event = json.loads(line)
-                    if event.get("objectRef") and event.get("responseStatus"):
-                        yield event
+                # The last one may be being written: what is read behind its beginning would be its end
+                if not line.endswith(b"\n"):
+                    return
+                event = json.loads(line)
+                if event.get("objectRef") and event.get("responseStatus"):
+                    yield event
 
 
 def seen(item: Mapping[str, Any], asked: str) -> Seen:
