@@ -10,18 +10,15 @@ Facts of the interface: nvml.h of the CUDA toolkit and its Python binding nvidia
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
-import time
 import uuid
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
 
 from ..core import libraries
+from ..core.children import be_the_child, end, forked, listen, say
 from ..core.waiting import wait_for
 from .fabric_health import NOT_SUPPORTED, complaints, decoded, summary_of
 from .mig import Mig
@@ -31,14 +28,13 @@ from .nvml_mig import read_mig
 SILENCE = 60.0
 # Seconds that all calls may take: GPUs that no process holds are initialised one after the other
 PATIENCE = 300.0
-# Seconds that a killed child is waited for
-PARTING = 2.0
-END = b'{"end": true}\n'
 _UNSTARTED = "no process can be started to call NVML: %s"
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 COMPLETED = FABRIC_STATES[3]
+# nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+RECOVERY_ACTION = 230
 # Of a GPU whose use NVIDIA's vGPU software licenses
 LICENSED, UNLICENSED = "licensed", "unlicensed"
 # Seconds between two looks at the registration of GPUs with their fabric
@@ -55,7 +51,10 @@ class NvmlGpu:
     completed. fabric_cluster is '' where the GPU's NVLink domain is its own host. fabric_health is {} where the driver
     tells none (see fabric_health.decoded()).
     license is {} of a GPU that needs none, else {'state': LICENSED or UNLICENSED, 'product', 'expires'}.
-    ecc_uncorrected and remap_pending are None where the GPU has no such counter.
+    ecc_uncorrected is None where the GPU has no such counter; remap_pending, remap_failed and sram_exceeded are None
+    where it has none or does not tell: a GPU with MIG instances does not tell of remapped rows (nvml.h).
+    sram_exceeded says whether the uncorrectable errors of a cache are more than NVIDIA lets a board have.
+    recovery_action is nvml.h's nvmlDeviceGpuRecoveryAction_t, 0 for none; None before driver 565.
     """
 
     index: int
@@ -77,6 +76,8 @@ class NvmlGpu:
     ecc_uncorrected: Any = None
     remap_pending: Any = None
     remap_failed: Any = None
+    sram_exceeded: Any = None
+    recovery_action: Any = None
     processes: Tuple[int, ...] = ()
     error: str = ""
 
@@ -169,17 +170,17 @@ def read_nvml(
     """
     nvml = binding()
     try:
-        receiver, sender, child = _forked()
+        receiver, sender, child = forked()
     except OSError as error:
         return NvmlReading(error=_UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
-        _be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
+        be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
     os.close(sender)
     try:
-        heard, waited = _listen(receiver, silence, patience + registered_within)
+        heard, waited = listen(receiver, silence, patience + registered_within)
     finally:
         os.close(receiver)
-        ended = _end(child)
+        ended = end(child)
     return _understood(heard, waited, ended)
 
 
@@ -205,13 +206,13 @@ class Session:
         nvml = binding()
         taken, self._asking = os.pipe()
         try:
-            self._hearing, sender, self._child = _forked()
+            self._hearing, sender, self._child = forked()
         except OSError as error:
             os.close(taken)
             os.close(self._asking)
             raise NvmlFailed("nvmlInit", 0, _UNSTARTED % os.strerror(error.errno or 0)) from error
         if self._child == 0:
-            _be_the_child(sender, lambda: _answer_all(_Announced(nvml, sender), requests, taken), taken)
+            be_the_child(sender, lambda: _answer_all(_Announced(nvml, sender), requests, taken), taken)
         os.close(taken)
         os.close(sender)
         self._lost: Optional[NvmlFailed] = None
@@ -225,7 +226,7 @@ class Session:
         except BrokenPipeError:
             self._lost = NvmlFailed(name, 0, "the process that called NVML is gone")
             raise self._lost from None
-        heard, waited = _listen(self._hearing, self.silence, PATIENCE)
+        heard, waited = listen(self._hearing, self.silence, PATIENCE)
         said: Dict[str, Any] = {}
         for words in heard:
             said.update(words)
@@ -247,7 +248,7 @@ class Session:
         """Have the child end; one that hangs in the driver is left to the kernel."""
         os.close(self._asking)
         os.close(self._hearing)
-        _end(self._child)
+        end(self._child)
 
 
 def forget() -> None:
@@ -273,43 +274,6 @@ def _answer_all(nvml: Any, requests: Mapping[str, Callable[..., Any]], taken: in
             nvml.say(end=True)
 
 
-def _forked() -> Tuple[int, int, int]:
-    """(end of a pipe to read, end to write, child; 0 in the child)."""
-    receiver, sender = os.pipe()
-    try:
-        return receiver, sender, os.fork()
-    except OSError:
-        os.close(receiver)
-        os.close(sender)
-        raise
-
-
-def _be_the_child(sender: int, work: Callable[[], None], requests: int = -1) -> NoReturn:
-    """Say what NVML answers and end: never returns. sender, requests: ends of pipes that are kept.
-
-    It lets go of everything that it was born with, so that nobody waits for a child that is left behind: of the
-    terminal, of the module's output, and of files that this process has locked.
-    """
-    try:
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor not in (sender, requests):
-                _close(descriptor)
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-def _close(descriptor: int) -> None:
-    """The list of what is open has one entry that is closed by then: the list's own."""
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
-
-
 class _Announced:
     """The binding, each call of which is told of before it is made. gpu is the one that is being read."""
 
@@ -332,36 +296,7 @@ class _Announced:
         return announced
 
     def say(self, **words: Any) -> None:
-        os.write(self.sender, (json.dumps(words) + "\n").encode())
-
-
-def _listen(receiver: int, silence: float, patience: float) -> Tuple[List[Dict[str, Any]], float]:
-    """What the child says until it has said all, ends, or falls silent; and for how many seconds it was silent then."""
-    poll = select.poll()
-    poll.register(receiver, select.POLLIN)
-    begun = spoken = time.monotonic()
-    text, gone = b"", []
-    while not text.endswith(END):
-        left = min(silence, begun + patience - time.monotonic())
-        # What it said while this process got no processor is there to be read
-        if not poll.poll(max(0, left * 1000)):
-            break
-        data = os.read(receiver, 1 << 16)
-        if not data:
-            gone = [{"gone": True}]
-            break
-        text, spoken = text + data, time.monotonic()
-    lines = text[:text.rfind(b"\n") + 1].splitlines()
-    return [json.loads(line) for line in lines] + gone, time.monotonic() - spoken
-
-
-def _end(child: int) -> bool:
-    """Whether the child is gone: one that sleeps in the driver is left to the kernel."""
-    # Where this process was told to ignore the end of children, the kernel takes them away itself
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(child, signal.SIGKILL)
-        return wait_for(lambda: os.waitpid(child, os.WNOHANG), lambda ended: ended != (0, 0), PARTING, 0.1)[1]
-    return True
+        say(self.sender, **words)
 
 
 def _understood(heard: List[Dict[str, Any]], waited: float, ended: bool) -> NvmlReading:
@@ -453,12 +388,29 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         ),
         remap_pending=None if remapped is None else bool(remapped[2]),
         remap_failed=None if remapped is None else bool(remapped[3]),
+        sram_exceeded=_optional(nvml, lambda: _sram_exceeded(nvml, handle), None),
+        recovery_action=_optional(nvml, lambda: _field(nvml, handle, RECOVERY_ACTION), None),
         # By the name of its version: behind the plain one, the binding makes no NVMLError of a driver without it
         processes=tuple(
             process.pid
             for process in _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle), ())
         ),
     )
+
+
+def _sram_exceeded(nvml: Any, handle: Any) -> Any:
+    """None where the binding is older than the call."""
+    if not hasattr(nvml, "c_nvmlEccSramErrorStatus_v1_t"):
+        return None
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, nvml.byref(status))
+    return bool(status.bThresholdExceeded)
+
+
+def _field(nvml: Any, handle: Any, number: int) -> Any:
+    """A number that has no call of its own; None where the driver has no such."""
+    value = nvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+    return value.value.uiVal if value.nvmlReturn == 0 else None
 
 
 def _mig(nvml: Any, handle: Any) -> Tuple[Optional[Mig], str]:

@@ -86,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_NUMBERS = {"nth": "first failing call", "times": "how often it fails, 0 for ever",
+            "code": "what the function answers, a Xid, or a recovery action", "ms": "milliseconds",
+            "mib": "MiB of GPU memory", "pid": "process number that holds the GPU", "sm": "a multiprocessor",
+            "at": "a byte", "percent": "of its rate"}
+
+
 def _add_fault(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     kinds = "\n".join("  %-16s %s" % pair for pair in silicon.FAULT_KINDS.items())
     fault = commands.add_parser("fault", help="break a host's board, or mend it", epilog="kinds of faults:\n" + kinds,
@@ -94,10 +100,8 @@ def _add_fault(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     fault.add_argument("kind", nargs="?", metavar="KIND", help="none: list the faults there are")
     fault.add_argument("--clear", action="store_true", help="undo every fault of the host")
     fault.add_argument("--gpu", type=int, help="index of the GPU; default: all of the host")
-    fault.add_argument("--call", help="name of an NVML function")
-    for name, text in (("nth", "first failing call"), ("times", "how often it fails, 0 for ever"),
-                       ("code", "NVML return code, or Xid"), ("ms", "milliseconds"), ("mib", "MiB of GPU memory"),
-                       ("pid", "process number that holds the GPU")):
+    fault.add_argument("--call", help="name of a function of NVML or libcuda")
+    for name, text in _NUMBERS.items():
         fault.add_argument("--%s" % name, type=int, help=text)
 
 
@@ -157,7 +161,7 @@ def _fault(arguments: argparse.Namespace) -> int:
         for fault in silicon.list_faults(directory):
             print(" ".join("%s=%s" % pair for pair in fault.items()))
     else:
-        details = {name: getattr(arguments, name) for name in ("call", "nth", "times", "code", "ms", "mib", "pid")}
+        details = {name: getattr(arguments, name) for name in ("call", *_NUMBERS)}
         print(silicon.inject_fault(directory, arguments.kind, arguments.gpu, **details))
     return 0
 

@@ -26,21 +26,36 @@ EVENT_DOUBLE_BIT_ECC = 2
 EVENT_XID = 8
 XID_DOUBLE_BIT_ECC = 48
 XID_FELL_OFF_BUS = 79
+XID_RECOVERY_ACTION = 154
 
 FAULT_KINDS = {
     "lost": "the GPU fell off the bus: Xid 79, then NVML answers GPU_IS_LOST; lasts until cleared",
     "absent": "the GPU is gone as a dead board is: from NVML at once, from the PCI bus at the next boot",
     "ecc": "an uncorrectable memory error: counters, a row to remap, a double-bit event and Xid 48",
     "ecc-corrected": "one corrected memory error: counters and a single-bit event",
+    "remap-failed": "a row of memory cannot be remapped: NVIDIA takes such a board back",
+    "sram": "uncorrectable errors of a cache are more than its threshold: NVIDIA takes such a board back",
+    "recovery": "the driver asks for a recovery action (--code, 1 unless given: reset) and says so with Xid 154",
     "xid": "one Xid event (--code, 31 unless given)",
-    "call": "an NVML call fails (--call; the --nth, for --times calls, 0 for ever; with --code)",
-    "slow": "NVML calls take --ms longer (--call: only this one)",
+    "call": "a call of NVML or libcuda fails (--call; the --nth, for --times calls, 0 for ever; with --code)",
+    "slow": "calls take --ms longer (--call: only this one)",
     "mig-in-use": "SetMigMode answers IN_USE and leaves the mode pending",
     "mig-pending": "SetMigMode answers RESET_REQUIRED and leaves the mode pending, as in a virtual machine",
     "busy": "a process holds the GPU (--mib of its memory)",
     "module-in-use": "the nvidia module cannot be removed: something in the kernel holds it",
     "fabric": "the fabric manager cannot configure the fabric",
+    "wrong-result": "a multiprocessor (--sm, 0 unless given) computes wrongly",
+    "idle-sm": "a multiprocessor (--sm, 0 unless given) gets no work",
+    "bad-memory": "a word of memory (--at, a byte of the largest allocation) keeps nothing right",
+    "bad-copy": "copies to the GPU spoil a byte (--at)",
+    "bad-peer-copy": "copies from the GPU to another spoil a byte (--at)",
+    "slow-copy": "copies between host and GPU reach --percent of their rate",
+    "slow-memory": "the GPU's memory reaches --percent of its rate",
+    "slow-peer": "copies between the GPU and others reach --percent of their rate",
 }
+# Keys of a GPU that a fault sets
+_MARKS = {"remap-failed": "remapped.failed", "sram": "sram_threshold", "recovery": "recovery_action"}
+_DETAILS = ("call", "nth", "times", "code", "ms", "sm", "at", "percent")
 
 
 class SiliconError(ValueError):
@@ -144,7 +159,7 @@ def _gpu_values(table: Mapping[str, Any], index: int, gpus: int, seed: str) -> D
 
 
 def inject_fault(silicon_dir: Path, kind: str, gpu: Optional[int] = None, **details: Any) -> str:
-    """Make a fault; returns what a person should know about it. `details`: call, nth, times, code, ms, mib, pid."""
+    """Make a fault; returns what a person should know about it. `details`: mib, pid, and those of _DETAILS."""
     if kind not in FAULT_KINDS:
         raise SiliconError("no fault %r; there are: %s" % (kind, ", ".join(FAULT_KINDS)))
     with board_file.opened(silicon_dir) as board:
@@ -168,6 +183,11 @@ def _inject(board: Any, kind: str, gpu: Optional[int], details: Mapping[str, Any
     elif kind == "xid":
         for each in chosen:
             board.raise_event(each, EVENT_XID, int(details.get("code", 31)))
+    elif kind in _MARKS:
+        for each in chosen:
+            board.set("gpu.%d.%s" % (each, _MARKS[kind]), details.get("code", 1))
+            if kind == "recovery":
+                board.raise_event(each, EVENT_XID, XID_RECOVERY_ACTION)
     elif kind == "busy":
         for each in chosen:
             _declare_process(board, each, details)
@@ -212,7 +232,7 @@ def _lasting_fault(board: Any, kind: str, gpu: Optional[int], details: Mapping[s
     board.set("fault.%d.kind" % number, kind)
     if gpu is not None:
         board.set("fault.%d.gpu" % number, gpu)
-    for name in ("call", "nth", "times", "code", "ms"):
+    for name in _DETAILS:
         if name in details:
             board.set("fault.%d.%s" % (number, name), details[name])
 
@@ -226,6 +246,8 @@ def clear_faults(silicon_dir: Path) -> List[str]:
         for gpu in range(board.gpus):
             board.remove("gpu.%d.ecc_errors" % gpu)
             board.remove("gpu.%d.remapped" % gpu)
+            board.remove("gpu.%d.sram_threshold" % gpu)
+            board.remove("gpu.%d.recovery_action" % gpu)
         host_files.write_configuration_spaces(silicon_dir, board)
     board_file.log(silicon_dir, "faults cleared: %s" % ", ".join(kinds), "lab")
     return kinds

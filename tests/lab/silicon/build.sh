@@ -16,13 +16,17 @@ mkdir -p "$out/gpusim/bin" "$out/gpusim/lib" "$out/gpusim/python" "$out/pkg"
 {
     sed -n 's/^\(nvml[A-Za-z0-9_]*\)$/__attribute__((weak)) int \1(void) { return 3; }/p' "$here/nvml-names.txt"
 } > "$out/not-supported.c"
+library="$src/board.c $src/session.c $src/device.c $src/events.c $src/mig.c"
 # shellcheck disable=SC2086
 gcc $flags $shared -Wl,-soname,libnvidia-ml.so.1 -Wl,-Bsymbolic -o "$out/pkg/libnvidia-ml.so" \
-    "$src/board.c" "$src/session.c" "$src/device.c" "$src/events.c" "$src/mig.c" "$out/not-supported.c" -lpthread -ldl
+    $library "$out/not-supported.c" -lpthread -ldl
 rm "$out/not-supported.c"
 
+# It asks the board as NVML does, and shows none of that: a process may have both libraries. Kernels are run in step by
+# all threads of a block, which the compiler does with vectors where it may.
 # shellcheck disable=SC2086
-gcc $flags $shared -Wl,-soname,libcuda.so.1 -o "$out/pkg/libcuda.so" "$src/libcuda.c"
+gcc $flags -O3 -fno-math-errno -fno-trapping-math -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -o "$out/pkg/libcuda.so" \
+    "$src/cuda.c" "$src/ptx.c" $library -lpthread -ldl -lm
 # shellcheck disable=SC2086
 gcc $flags $shared -Wl,-soname,libnvidia-ptxjitcompiler.so.1 -o "$out/pkg/libnvidia-ptxjitcompiler.so" \
     "$src/libnvidia-ptxjitcompiler.c"

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterator
 
 import pytest
+from simulated_board import VERSION, SimulatedBoard
 from workspace import collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from gpulab import silicon
-from gpulab.cache import Workshop
-from gpulab.parts.silicon import PARTS
 
-VERSION = "580.126.09"
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 READER = """
@@ -73,52 +71,17 @@ print(json.dumps(host_facts_and_health(Host(sys.argv[1]), silence=1.0).to_dict()
 """
 
 
-class Board:
-    """Two H100 in a directory, and the library that answers for them."""
-
-    def __init__(self, built: Path, directory: Path) -> None:
-        self.directory = directory / "silicon"
-        self.libraries = directory / "lib"
-        self.libraries.mkdir()
-        library = self.libraries / ("libnvidia-ml.so." + VERSION)
-        shutil.copyfile(str(built / "pkg" / "libnvidia-ml.so"), str(library))
-        (self.libraries / "libnvidia-ml.so.1").symlink_to(library.name)
-        silicon.write_board(self.directory, "h100-sxm-hgx", 2, seed="test")
-        self.load(VERSION)
-
-    def load(self, version: str) -> None:
-        with silicon.board_file.opened(self.directory) as board:
-            board.remove("module")
-            if version:
-                board.set("module.nvidia.version", version)
-
-    def fault(self, kind: str, gpu: Any = None, **details: Any) -> None:
-        silicon.inject_fault(self.directory, kind, gpu, **details)
-
-    def start(self, script: str, *arguments: str) -> "subprocess.Popen[str]":
-        environment = dict(os.environ, GPUSIM_DIR=str(self.directory), LD_LIBRARY_PATH=str(self.libraries),
-                           PYTHONPATH=str(collections_root()))
-        return subprocess.Popen([sys.executable, "-c", script, *arguments], env=environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def say(self, script: str, *arguments: str) -> Any:
-        out, errors = self.start(script, *arguments).communicate(timeout=60)
-        assert out, errors
-        return json.loads(out)
+class Board(SimulatedBoard):
+    """Two H100 that NVML is asked about."""
 
     def read(self, silence: float = 20.0) -> Dict[str, Any]:
         reading: Dict[str, Any] = self.say(READER, str(silence))
         return reading
 
 
-@pytest.fixture(scope="session")
-def built() -> Path:
-    return Workshop(PARTS).build("silicon")
-
-
 @pytest.fixture
-def board(built: Path, tmp_path: Path) -> Board:
-    return Board(built, tmp_path)
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
 
 
 def test_every_gpu_is_read(board: Board) -> None:

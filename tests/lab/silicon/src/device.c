@@ -673,6 +673,8 @@ static nvmlReturn_t clock_property(const char *call, nvmlDevice_t device, u32 ty
         return finish(INVALID_ARGUMENT);
     if (type == 2)
         *mhz = (u32)gpu_number(device->gpu, 1593, "clock_memory_mhz");
+    else if (gpu_text(device->gpu, NULL, "locked_gpu_clocks") != NULL && !maximum)
+        sscanf(gpu_text(device->gpu, "0,0", "locked_gpu_clocks"), busy(device->gpu) ? "%*u,%u" : "%u", mhz);
     else if (maximum || busy(device->gpu))
         *mhz = (u32)gpu_number(device->gpu, 1410, "clock_sm_mhz");
     else
@@ -790,6 +792,85 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, u32 mode) {
     return set_mode(__func__, device, "compute_mode", mode, 3);
 }
 
+/* ---- locked clocks ---- */
+
+enum { ARCH_VOLTA = 5, ARCH_AMPERE = 7 };
+
+static nvmlReturn_t lock_clocks(const char *call, nvmlDevice_t device, const char *name, int supported, u32 least,
+                                u32 most, long long fastest) {
+    nvmlReturn_t answer = begin(call, device, IS_DEVICE, WRITING);
+    if (answer != SUCCESS)
+        return answer;
+    if (!supported) {
+        answer = NOT_SUPPORTED;
+    } else if (least > most || most > fastest) {
+        answer = INVALID_ARGUMENT;
+    } else {
+        char text[32];
+
+        snprintf(text, sizeof text, "%u,%u", least, most);
+        board_set(text, "gpu.%d.%s", device->gpu, name);
+    }
+    board_log("%s gpu=%d mhz=%u,%u -> %d", call, device->gpu, least, most, answer);
+    return finish(answer);
+}
+
+static nvmlReturn_t unlock_clocks(const char *call, nvmlDevice_t device, const char *name) {
+    nvmlReturn_t answer = begin(call, device, IS_DEVICE, WRITING);
+    if (answer != SUCCESS)
+        return answer;
+    board_remove("gpu.%d.%s", device->gpu, name);
+    board_log("%s gpu=%d -> %d", call, device->gpu, answer);
+    return finish(answer);
+}
+
+/* A property of a GPU, outside of a call. */
+static long long asked_number(nvmlDevice_t device, long long fallback, const char *name) {
+    long long number = fallback;
+
+    if (begin("", device, IS_DEVICE, READING) == SUCCESS) {
+        number = gpu_number(device->gpu, fallback, name);
+        finish(SUCCESS);
+    }
+    return number;
+}
+
+nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, u32 least, u32 most) {
+    return lock_clocks(__func__, device, "locked_gpu_clocks", asked_number(device, 0, "arch") >= ARCH_VOLTA, least, most,
+                       asked_number(device, 1410, "clock_sm_mhz"));
+}
+
+nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device) {
+    return unlock_clocks(__func__, device, "locked_gpu_clocks");
+}
+
+/* On Hopper they are only set in the deferred form, from the next start of the driver on. */
+nvmlReturn_t nvmlDeviceSetMemoryLockedClocks(nvmlDevice_t device, u32 least, u32 most) {
+    long long arch = asked_number(device, 0, "arch");
+
+    return lock_clocks(__func__, device, "locked_memory_clocks", arch >= ARCH_AMPERE && arch != ARCH_HOPPER, least, most,
+                       asked_number(device, 1593, "clock_memory_mhz"));
+}
+
+nvmlReturn_t nvmlDeviceResetMemoryLockedClocks(nvmlDevice_t device) {
+    return unlock_clocks(__func__, device, "locked_memory_clocks");
+}
+
+/* What nvidia-smi asks the driver without NVML. mhz: 0 takes it back. */
+nvmlReturn_t gpusimDeferMemoryClock(nvmlDevice_t device, u32 mhz) {
+    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, WRITING);
+    if (answer != SUCCESS)
+        return answer;
+    if (mhz == 0)
+        board_remove("gpu.%d.deferred_memory_clock", device->gpu);
+    else if (mhz > gpu_number(device->gpu, 1593, "clock_memory_mhz"))
+        answer = INVALID_ARGUMENT;
+    else
+        board_set_number(mhz, "gpu.%d.deferred_memory_clock", device->gpu);
+    board_log("%s gpu=%d mhz=%u -> %d", __func__, device->gpu, mhz, answer);
+    return finish(answer);
+}
+
 /* ---- ECC, retired pages, remapped rows ---- */
 
 static int has_ecc(int gpu) {
@@ -875,18 +956,44 @@ static int remaps_rows(int gpu) {
     return gpu_number(gpu, 0, "remaps_rows") != 0;
 }
 
+/* nvml.h: a GPU with MIG instances does not tell. */
+static int has_instances(int gpu) {
+    for (int instance = 0; mig_enabled(gpu) && instance < MAX_GPU_INSTANCES; instance++)
+        if (instance_exists(gpu, instance))
+            return 1;
+    return 0;
+}
+
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
     nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
     if (answer != SUCCESS)
         return answer;
     if (corrected == NULL || uncorrected == NULL || pending == NULL || failed == NULL)
         return finish(INVALID_ARGUMENT);
-    if (!remaps_rows(device->gpu))
+    if (!remaps_rows(device->gpu) || has_instances(device->gpu))
         return finish(NOT_SUPPORTED);
     *corrected = (u32)gpu_number(device->gpu, 0, "remapped.corrected");
     *uncorrected = (u32)gpu_number(device->gpu, 0, "remapped.uncorrected");
     *pending = (u32)gpu_number(device->gpu, 0, "remapped.pending");
     *failed = (u32)gpu_number(device->gpu, 0, "remapped.failed");
+    return finish(SUCCESS);
+}
+
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status) {
+    u32 version;
+    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
+    if (answer != SUCCESS)
+        return answer;
+    if (status == NULL)
+        return finish(INVALID_ARGUMENT);
+    version = status->version;
+    if (version != STRUCT_VERSION(sizeof *status, 1))
+        return finish(ARGUMENT_VERSION_MISMATCH);
+    if (!remaps_rows(device->gpu))
+        return finish(NOT_SUPPORTED);
+    memset(status, 0, sizeof *status);
+    status->version = version;
+    status->bThresholdExceeded = (u32)gpu_number(device->gpu, 0, "sram_threshold");
     return finish(SUCCESS);
 }
 
@@ -1147,18 +1254,22 @@ struct field_value {
 };
 
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, void *values) {
-    enum { FIELD_NVLINK_COUNT = 91, UNSIGNED_INT = 1 };
+    enum { FIELD_NVLINK_COUNT = 91, FIELD_RECOVERY_ACTION = 230, SINCE = 565, UNSIGNED_INT = 1 };
     struct field_value *fields = values;
+    int tells;
     nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
     if (answer != SUCCESS)
         return answer;
     if (count < 0 || fields == NULL)
         return finish(INVALID_ARGUMENT);
+    tells = atoi(gpusimLibraryVersion()) >= SINCE;
     for (int i = 0; i < count; i++) {
+        int of_recovery = fields[i].field == FIELD_RECOVERY_ACTION;
+
         fields[i].timestamp = (long long)time(NULL) * 1000000;
-        fields[i].answer = fields[i].field == FIELD_NVLINK_COUNT ? SUCCESS : NOT_SUPPORTED;
+        fields[i].answer = fields[i].field == FIELD_NVLINK_COUNT || (of_recovery && tells) ? SUCCESS : NOT_SUPPORTED;
         fields[i].type = UNSIGNED_INT;
-        fields[i].value = (u64)gpu_number(device->gpu, 0, "nvlinks");
+        fields[i].value = (u64)gpu_number(device->gpu, 0, of_recovery ? "recovery_action" : "nvlinks");
     }
     return finish(SUCCESS);
 }
@@ -1195,6 +1306,7 @@ nvmlReturn_t gpusimResetGpu(nvmlDevice_t device) {
         board_remove("gpu.%d.ecc_errors.corrected.volatile", gpu);
         board_remove("gpu.%d.ecc_errors.uncorrected.volatile", gpu);
         board_remove("gpu.%d.remapped.pending", gpu);
+        board_remove("gpu.%d.recovery_action", gpu);
         board_remove("gpu.%d.compute_mode", gpu);
     }
     board_log("reset gpu=%d user=%d -> %d", gpu, user, answer);

@@ -28,6 +28,8 @@ nvmlReturn_t begin(const char *call, struct handle *handle, int kinds, int mode)
 nvmlReturn_t finish(nvmlReturn_t answer);
 /* Is there a fault of this kind for this GPU? */
 int fault_present(const char *kind, int gpu);
+/* A detail of the first such fault, or the fallback where there is none or it does not say. */
+long long fault_number(const char *kind, int gpu, long long fallback, const char *detail);
 
 /* A property of one GPU: its own value, else that of its board. */
 const char *gpu_text(int gpu, const char *fallback, const char *name);
@@ -48,5 +50,10 @@ long long instance_memory_mib(int gpu, int gpu_instance);
 void mig_device_name(int gpu, int gpu_instance, int compute_instance, char *name, size_t size);
 void mig_device_uuid(int gpu, int gpu_instance, int compute_instance, char *uuid, size_t size);
 struct handle *mig_device_by_uuid(const char *uuid);
+
+/* What libcuda asks, as a program would: the board is not to be held. */
+nvmlReturn_t nvmlInit_v2(void);
+nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes);
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 
 #endif

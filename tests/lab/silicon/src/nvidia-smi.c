@@ -843,6 +843,41 @@ static int set_number(const char *call, const char *what, u32 value) {
     return worst;
 }
 
+/* MIN,MAX or one number for both. */
+static int lock_clocks(const char *call, const char *what, const char *clocks) {
+    u32 least = 0, most = 0;
+    int worst = 0;
+    char bus[64];
+
+    if (sscanf(clocks, "%u,%u", &least, &most) < 2)
+        most = least;
+    for (u32 position = 0; position < gpu_total; position++) {
+        nvmlReturn_t answer = ((nvmlReturn_t(*)(nvmlDevice_t, u32, u32))nvml_symbol(call))(gpus[position], least, most);
+
+        get_bus_id(position, bus, sizeof bus);
+        if (answer != SUCCESS) {
+            printf("Setting locked %s clocks is not supported for GPU %s: %s\n", what, bus, nvml_error(answer));
+            worst = answer;
+        } else {
+            printf("%s clocks set to \"(%sClkMin %u, %sClkMax %u)\" for GPU %s\n", what, what, least, what, most, bus);
+        }
+    }
+    puts(worst == 0 ? "All done." : "Terminating early due to previous errors.");
+    return worst;
+}
+
+static int unlock_clocks(const char *call) {
+    int worst = 0;
+
+    for (u32 position = 0; position < gpu_total; position++) {
+        nvmlReturn_t answer = ((nvmlReturn_t(*)(nvmlDevice_t))nvml_symbol(call))(gpus[position]);
+
+        worst = answer != SUCCESS ? answer : worst;
+    }
+    puts(worst == 0 ? "All done." : nvml_error(worst));
+    return worst;
+}
+
 /* ---- nvidia-smi mig ---- */
 
 static int profile_info(u32 position, u32 number, nvmlGpuInstanceProfileInfo_v2_t *info) {
@@ -1135,7 +1170,9 @@ static int topology(void) {
 struct options {
     const char *ids, *query_gpu, *query_apps, *format;
     int list, query, reset, version;
-    int mig_mode, persistence, compute_mode;
+    int mig_mode, persistence, compute_mode, power_limit, ecc, deferred_clock;
+    int reset_gpu_clocks, reset_memory_clocks, reset_deferred_clock;
+    const char *gpu_clocks, *memory_clocks;
 };
 
 static const char *value_of(int argc, char **argv, int *i, const char *name) {
@@ -1159,6 +1196,12 @@ static int flag_option(const char *word, struct options *options) {
         return options->reset = 1;
     if (strcmp(word, "--version") == 0)
         return options->version = 1;
+    if (strcmp(word, "-rgc") == 0 || strcmp(word, "--reset-gpu-clocks") == 0)
+        return options->reset_gpu_clocks = 1;
+    if (strcmp(word, "-rmc") == 0 || strcmp(word, "--reset-memory-clocks") == 0)
+        return options->reset_memory_clocks = 1;
+    if (strcmp(word, "-rmcd") == 0 || strcmp(word, "--reset-memory-clocks-deferred") == 0)
+        return options->reset_deferred_clock = 1;
     return 0;
 }
 
@@ -1182,6 +1225,21 @@ static void read_options(int argc, char **argv, struct options *options) {
         else if ((value = value_of(argc, argv, &i, "-pm")) != NULL ||
                  (value = value_of(argc, argv, &i, "--persistence-mode")) != NULL)
             options->persistence = strcmp(value, "1") == 0 || strcasecmp(value, "ENABLED") == 0;
+        else if ((value = value_of(argc, argv, &i, "-pl")) != NULL ||
+                 (value = value_of(argc, argv, &i, "--power-limit")) != NULL)
+            options->power_limit = atoi(value);
+        else if ((value = value_of(argc, argv, &i, "-lgc")) != NULL ||
+                 (value = value_of(argc, argv, &i, "--lock-gpu-clocks")) != NULL)
+            options->gpu_clocks = value;
+        else if ((value = value_of(argc, argv, &i, "-lmcd")) != NULL ||
+                 (value = value_of(argc, argv, &i, "--lock-memory-clocks-deferred")) != NULL)
+            options->deferred_clock = atoi(value);
+        else if ((value = value_of(argc, argv, &i, "-lmc")) != NULL ||
+                 (value = value_of(argc, argv, &i, "--lock-memory-clocks")) != NULL)
+            options->memory_clocks = value;
+        else if ((value = value_of(argc, argv, &i, "-e")) != NULL ||
+                 (value = value_of(argc, argv, &i, "--ecc-config")) != NULL)
+            options->ecc = strcmp(value, "1") == 0 || strcasecmp(value, "ENABLED") == 0;
         else if ((value = value_of(argc, argv, &i, "-c")) != NULL ||
                  (value = value_of(argc, argv, &i, "--compute-mode")) != NULL)
             options->compute_mode = strcasecmp(value, "EXCLUSIVE_PROCESS") == 0 ? 3
@@ -1226,11 +1284,25 @@ static int act(const struct options *options) {
         return set_number("nvmlDeviceSetPersistenceMode", "persistence mode", (u32)options->persistence);
     if (options->compute_mode >= 0)
         return set_number("nvmlDeviceSetComputeMode", "compute mode", (u32)options->compute_mode);
+    if (options->power_limit > 0)
+        return set_number("nvmlDeviceSetPowerManagementLimit", "power limit", (u32)options->power_limit * 1000);
+    if (options->ecc >= 0)
+        return set_number("nvmlDeviceSetEccMode", "ECC support", (u32)options->ecc);
+    if (options->deferred_clock > 0 || options->reset_deferred_clock)
+        return set_number("gpusimDeferMemoryClock", "deferred memory clock", (u32)options->deferred_clock);
+    if (options->gpu_clocks != NULL)
+        return lock_clocks("nvmlDeviceSetGpuLockedClocks", "gpu", options->gpu_clocks);
+    if (options->memory_clocks != NULL)
+        return lock_clocks("nvmlDeviceSetMemoryLockedClocks", "memory", options->memory_clocks);
+    if (options->reset_gpu_clocks)
+        return unlock_clocks("nvmlDeviceResetGpuLockedClocks");
+    if (options->reset_memory_clocks)
+        return unlock_clocks("nvmlDeviceResetMemoryLockedClocks");
     return table();
 }
 
 int main(int argc, char **argv) {
-    struct options options = {.mig_mode = -1, .persistence = -1, .compute_mode = -1};
+    struct options options = {.mig_mode = -1, .persistence = -1, .compute_mode = -1, .ecc = -1};
 
     if (argc > 1 && strcmp(argv[1], "mig") == 0)
         return mig(argc, argv);
@@ -1240,6 +1312,7 @@ int main(int argc, char **argv) {
         puts("NVIDIA System Management Interface -- stand-in of a simulated host\n\n"
              "nvidia-smi [-L] [-q] [-i IDS] [--query-gpu=FIELDS --format=csv[,noheader][,nounits]]\n"
              "           [--query-compute-apps=... --format=csv] [-r] [-mig 0|1] [-pm 0|1] [-c MODE]\n"
+             "           [-pl WATTS] [-e 0|1] [-lgc MIN,MAX] [-rgc] [-lmc MIN,MAX] [-rmc] [-lmcd MHZ] [-rmcd]\n"
              "nvidia-smi mig [-i IDS] -lgip|-lgi|-lci|-cgi PROFILES [-C]|-dci|-dgi\nnvidia-smi topo -m\nnvidia-smi --version");
         return 0;
     }

@@ -105,6 +105,14 @@ typedef struct {
 } nvmlEccErrorCounts_t;
 
 typedef struct {
+    u32 version;
+    u64 aggregateUncParity, aggregateUncSecDed, aggregateCor, volatileUncParity, volatileUncSecDed, volatileCor;
+    u64 aggregateUncBucketL2, aggregateUncBucketSm, aggregateUncBucketPcie, aggregateUncBucketMcu;
+    u64 aggregateUncBucketOther;
+    u32 bThresholdExceeded;
+} nvmlEccSramErrorStatus_t;
+
+typedef struct {
     nvmlDevice_t device;
     u64 eventType, eventData;
     u32 gpuInstanceId, computeInstanceId;
@@ -183,5 +191,6 @@ typedef struct {
 /* Not of NVML: what nvidia-smi and the daemons need from the silicon. */
 nvmlReturn_t gpusimResetGpu(nvmlDevice_t device);
 const char *gpusimLibraryVersion(void);
+nvmlReturn_t gpusimDeferMemoryClock(nvmlDevice_t device, u32 mhz);
 
 #endif

@@ -228,6 +228,16 @@ int fault_present(const char *kind, int gpu) {
     return 0;
 }
 
+long long fault_number(const char *kind, int gpu, long long fallback, const char *detail) {
+    size_t position = 0;
+    int id;
+
+    while ((id = next_fault(&position)) >= 0)
+        if (fault_matches(id, kind, gpu))
+            return board_number(fallback, "fault.%d.%s", id, detail);
+    return fallback;
+}
+
 static long long delay_of(const char *call, int gpu) {
     size_t position = 0;
     long long delay = 0;
@@ -376,6 +386,33 @@ static nvmlReturn_t driver_state(void) {
     return SUCCESS;
 }
 
+/* A GPU that no process has open is not initialised, and has then lost what it was told, where nothing keeps it: no
+ * persistence mode and no daemon. The board is held. */
+static int has_lost_settings(int gpu) {
+    return gpu_number(gpu, 0, "persistence") == 0 && (board_text(NULL, "gpu.%d.power_limit_w", gpu) != NULL ||
+                                                       board_text(NULL, "gpu.%d.locked_gpu_clocks", gpu) != NULL ||
+                                                       board_text(NULL, "gpu.%d.locked_memory_clocks", gpu) != NULL) &&
+           gpu_user(gpu) == 0;
+}
+
+static void forget_lost_settings(void) {
+    int lost = 0;
+
+    for (int gpu = 0; gpu < gpu_count(); gpu++)
+        lost = lost || has_lost_settings(gpu);
+    if (!lost || !board_writable())
+        return;
+    board_close();
+    if (board_open(WRITING) != 0)
+        return;
+    for (int gpu = 0; gpu < gpu_count(); gpu++)
+        if (has_lost_settings(gpu)) {
+            board_remove("gpu.%d.power_limit_w", gpu);
+            board_remove("gpu.%d.locked_gpu_clocks", gpu);
+            board_remove("gpu.%d.locked_memory_clocks", gpu);
+        }
+}
+
 nvmlReturn_t nvmlInitWithFlags(u32 flags) {
     nvmlReturn_t answer;
     char path[PATH_MAX];
@@ -386,6 +423,7 @@ nvmlReturn_t nvmlInitWithFlags(u32 flags) {
     if (answer == SUCCESS) {
         answer = driver_state();
         if (answer == SUCCESS && sessions++ == 0) {
+            forget_lost_settings();
             snprintf(path, sizeof path, "%s/dev/nvidiactl", board_root());
             control_descriptor = open(path, O_PATH | O_CLOEXEC);
         }

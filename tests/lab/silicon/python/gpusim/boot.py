@@ -51,6 +51,7 @@ def power_cycle(board: Board) -> None:
         for kind in ("corrected", "uncorrected"):
             board.remove("gpu.%d.ecc_errors.%s.volatile" % (gpu, kind))
         board.remove("gpu.%d.remapped.pending" % gpu)
+        board.remove("gpu.%d.recovery_action" % gpu)
     board.set("boot.number", board.number("boot.number") + 1)
     board.set("boot.time", int(time.time()))
 

@@ -260,7 +260,12 @@ def remove(name: str) -> None:
 
 
 def driver_came(board: Board) -> None:
-    """In a rack the switches are managed elsewhere: GPUs register with the fabric as soon as they have a driver."""
+    """What was put off to this is done. In a rack the switches are managed elsewhere: GPUs register with the fabric as
+    soon as they have a driver."""
+    for gpu in range(board.gpus):
+        clock = board.text("gpu.%d.deferred_memory_clock" % gpu)
+        if clock:
+            board.set("gpu.%d.locked_memory_clocks" % gpu, "%s,%s" % (clock, clock))
     if board.text("board.fabric") != "nvl72" or board.faults("fabric"):
         return
     for gpu in range(board.gpus):
@@ -277,7 +282,8 @@ def driver_gone(board: Board) -> None:
             mode = board.gpu(gpu, "mig_pending", "0") if survives else "0"
             board.set("gpu.%d.mig" % gpu, mode)
             board.set("gpu.%d.mig_pending" % gpu, mode)
-        for name in ("persistence", "compute_mode", "power_limit_w", "fabric"):
+        for name in ("persistence", "compute_mode", "power_limit_w", "fabric", "locked_gpu_clocks",
+                     "locked_memory_clocks"):
             board.remove("gpu.%d.%s" % (gpu, name))
 
 
