@@ -9,8 +9,9 @@ short_description: Decide whether a node may take GPU work
 version_added: 0.1.0
 description:
   - Runs a chain of checks, each with its evidence and its remedy, and fails when one of them fails.
-  - On the host, GPUs on the PCI bus, driver versions that agree, every GPU answering, memory health, fabric, device
-    nodes, a fresh CDI spec and the handler in the container runtime's effective configuration.
+  - On the host, GPUs on the PCI bus, driver versions that agree, every GPU answering, no recovery that the driver asks
+    for, memory health, fabric, device nodes, every multiprocessor computing, a fresh CDI spec and the handler in the
+    container runtime's effective configuration.
   - GPUs that the host's driver is not for (virtual functions, those passed through, display cards) are named and not
     counted, see M(gpuops.nvidia.gpu_info).
   - A call of NVML that does not come back within a minute fails the check of the GPUs by its name.
@@ -33,6 +34,20 @@ options:
     elements: str
     choices: [host, cluster]
     default: [host]
+  compute:
+    description:
+      - How thoroughly the host's devices are computed on, each GPU that is not divided and each MIG device, through the
+        driver's own library (C(libcuda.so.1)) and compiler. One that somebody uses, or that a pod has been given, is
+        left alone and fails nothing.
+      - V(quick) takes about two seconds. Every multiprocessor has to compute integers, floats and products of matrices
+        as they are, and copies to the device and back have to bring what was sent.
+      - V(standard) takes several seconds a device, one after the other. It does more of the same, and measures copies,
+        the device's memory, and copies between GPUs over NVLink. What is far below the board's data sheet fails.
+      - V(long) takes up to minutes a device. It also writes and reads all free memory.
+      - V(none) computes nothing.
+    type: str
+    choices: [none, quick, standard, long]
+    default: quick
   expected_gpus:
     description:
       - Number of GPUs that the host must have. Left out, the host's PCI bus is believed.
@@ -204,6 +219,35 @@ proof_is_new:
   description: Whether RV(proof) is another than O(proof), so that the host is to be told of it by O(state=proved).
   returned: success, with the scope V(cluster) and the state V(present)
   type: bool
+compute:
+  description: What came of computing on each device.
+  returned: success, with the scope V(host) and the state V(present)
+  type: list
+  elements: dict
+  contains:
+    uuid: {description: "The device's, as NVML has it.", type: str, returned: success}
+    name: {description: What it is., type: str, returned: success, sample: "GPU 0 (0000:1b:00.0)"}
+    board: {description: The name that the driver gives it., type: str, returned: success}
+    in_use: {description: "Who has it, so that it was left alone.", type: list, elements: str, returned: success}
+    multiprocessors: {description: How many it has., type: int, returned: success}
+    multiprocessors_seen: {description: How many were seen to compute., type: int, returned: success}
+    wrong:
+      description: What was computed wrongly, with C(what), C(where), C(expected), C(found) and C(count).
+      type: list
+      elements: dict
+      returned: success
+    rates:
+      description: GB/s that were measured, of C(to_device), C(to_host), C(memory) and C(peer).
+      type: dict
+      returned: success
+      sample: {"to_device": 53.4, "to_host": 52.9, "memory": 2987.1, "peer": 381.5}
+    call: {description: "The call that failed or did not come back, empty where all did.", type: str, returned: success}
+    code: {description: "CUDA's number for the failure, 0 for none.", type: int, returned: success}
+    error: {description: Its name., type: str, returned: success}
+    log: {description: What the driver's compiler says., type: str, returned: success}
+    hung: {description: "Seconds for which the call had not answered, 0 where it did.", type: float, returned: success}
+    seconds: {description: That all of it took., type: float, returned: success}
+    started: {description: That the driver's context took of these., type: float, returned: success}
 devices:
   description: What of the host can be given to containers.
   returned: success, with the scope V(host) and the state V(present)
@@ -225,7 +269,9 @@ checks:
       type: str
       returned: always
     status:
-      description: C(passed), C(failed), or C(skipped) where an earlier failure took its prerequisite away.
+      description:
+        - C(passed), C(failed), C(unknown) where it cannot be read, or C(skipped) where an earlier failure took its
+          prerequisite away or somebody is at work. Only C(failed) fails the module.
       type: str
       returned: always
     evidence:

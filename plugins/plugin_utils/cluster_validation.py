@@ -19,7 +19,7 @@ from ..module_utils.cluster.rights import may, require
 from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
-from ..module_utils.validation.checks import FAILED, PASSED, Check
+from ..module_utils.validation.checks import Check
 from ..module_utils.validation.on_cluster import (
     PROBE_LABELS,
     Probe,
@@ -40,6 +40,7 @@ from ..module_utils.validation.on_cluster import (
     unproved,
     unschedulable,
 )
+from ..module_utils.validation.status import FAILED, PASSED
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
 Proof = Dict[str, Any]

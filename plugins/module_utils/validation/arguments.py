@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+from .compute.levels import NAMES, QUICK
+
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent", "proved"], "default": "present"},
     "scope": {"type": "list", "elements": "str", "choices": ["host", "cluster"], "default": ["host"]},
+    "compute": {"type": "str", "choices": list(NAMES), "default": QUICK},
     "expected_gpus": {"type": "int"},
     "expected_resources": {"type": "dict", "default": {}},
     "devices": {"type": "dict", "default": {}},
@@ -30,4 +33,4 @@ ARGUMENTS: Dict[str, Any] = {
     "from_variables": {"type": "bool", "default": False},
 }
 # All that the host gets to know. A credential for the API server is not among it.
-OF_HOST = ("state", "expected_gpus", "handler", "proof", "status_files")
+OF_HOST = ("state", "compute", "expected_gpus", "handler", "proof", "status_files")

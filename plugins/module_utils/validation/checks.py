@@ -3,18 +3,22 @@
 """The checks that decide whether a host may take GPU work. Pure: evidence in, results out.
 
 Order matters: a check whose prerequisite is missing says so ('skipped') instead of failing for another check's reason.
+What cannot be read is 'unknown': that neither takes a host out nor says that it is well. A fault that is contained, so
+that work goes on beside it, passes with a word of it.
 """
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..hardware.boards import in_rack
 from ..hardware.fabric_health import told_health
 from ..hardware.nvml import UNLICENSED, NvmlGpu, NvmlReading
-
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+from .compute.levels import NONE, QUICK
+from .compute.model import Proof
+from .compute.verdict import judged, worst
+from .status import FAILED, PASSED, SKIPPED, UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Evidence:
     expected_gpus:  GPUs that the host must have, None when the PCI bus is believed.
     fabric_manager: state of the fabric manager's service, '' where the board needs none.
     license_asked:  whether the service of a vGPU guest is to ask for a license.
+    compute:        how thoroughly devices were to be computed on, see compute.levels.
+    proofs:         what came of it, of each GPU that is not divided and each MIG device.
     """
 
     facts: HostFacts
@@ -51,6 +57,8 @@ class Evidence:
     runtime_older: bool = False
     fabric_manager: str = ""
     license_asked: bool = True
+    compute: str = QUICK
+    proofs: Tuple[Proof, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,15 +74,27 @@ class Check:
         return asdict(self)
 
 
+_RESET = "drain the node and reset the named GPUs"
+_REBOOT = "drain the node and reboot it"
+# nvml.h: nvmlDeviceGpuRecoveryAction_t; what each wants: nvidia-smi(1), "GPU Recovery Action"
+RECOVERY_ACTIONS: Dict[int, Tuple[str, str]] = {
+    1: ("a reset of the GPU", _RESET),
+    2: ("a reboot of the node", _REBOOT),
+    3: ("an end of work between peers",
+        "end the work that uses more than one GPU, then reset them where it is asked for still"),
+    4: ("no new work, and then a reset", _RESET),
+    5: ("a recovery of the IMEX domain", "restart nvidia-imex on the nodes of the domain (role imex)"),
+    6: ("a reset of its bus", "drain the node and reset the named GPUs by their bus (nvidia-smi -r bus)"),
+    7: ("a reboot of the system", _REBOOT),
+}
+_OTHER_ACTION = ("something that this collection does not know",
+                 "see nvidia-smi -q, GPU Recovery Action; drain the node and reboot it")
+
+
 def run_chain(evidence: Evidence) -> Tuple[Check, ...]:
     """All checks in order; on a vGPU guest those of its own too."""
     chain = (*CHAIN, *(OF_GUESTS if evidence.facts.vgpu_manager else ()))
     return tuple(check(evidence) for check in chain)
-
-
-def healthy(checks: Tuple[Check, ...]) -> bool:
-    """Whether nothing failed and nothing had to be skipped."""
-    return all(check.status == PASSED for check in checks)
 
 
 def gpus_on_bus(evidence: Evidence) -> Check:
@@ -137,18 +157,38 @@ def gpus_answer(evidence: Evidence) -> Check:
     return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus" % len(evidence.facts.gpus))
 
 
+def recovery(evidence: Evidence) -> Check:
+    """What the driver itself asks for outranks what can be worked out from its counters."""
+    name = "recovery"
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    asking = [(gpu, RECOVERY_ACTIONS.get(gpu.recovery_action, _OTHER_ACTION))
+              for gpu in evidence.nvml.gpus if gpu.recovery_action]
+    if asking:
+        return Check(name, FAILED, "the driver asks for it: %s" % "; ".join(
+            "%s: %s (%d)" % (gpu.named(), asked, gpu.recovery_action) for gpu, (asked, _remedy) in asking),
+            "; ".join(dict.fromkeys(remedy for _gpu, (_asked, remedy) in asking)))
+    if any(gpu.recovery_action is None for gpu in evidence.nvml.gpus if not gpu.error):
+        return Check(name, UNKNOWN, "drivers before 565 do not tell")
+    return Check(name, PASSED, "the driver asks for no reset and no reboot")
+
+
 def memory_health(evidence: Evidence) -> Check:
     name = "memory_health"
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
-    sick = [
-        "GPU %d (%s): %s" % (gpu.index, gpu.pci_address, complaint)
-        for gpu in evidence.nvml.gpus for complaint in _memory_complaints(gpu)
-    ]
+    sick = ["%s: %s" % (gpu.named(), told) for gpu in evidence.nvml.gpus for told in _out_of_order(gpu)]
     if sick:
-        return Check(name, FAILED, "; ".join(sick), "drain the node and reset the named GPUs; return a GPU whose row "
-                                                    "remapping failed to its vendor")
-    return Check(name, PASSED, "no uncorrected memory error since the driver was loaded, no row remapping pending")
+        return Check(name, FAILED, "; ".join(sick),
+                     "take the named GPUs out of service and return them to their vendor: a reset does not mend them")
+    contained = ["%s: %s" % (gpu.named(), told) for gpu in evidence.nvml.gpus for told in _contained(gpu)]
+    untold = [gpu.named() for gpu in evidence.nvml.gpus
+              if gpu.is_divided and gpu.mig_devices and gpu.remap_failed is None]
+    if untold:
+        return Check(name, UNKNOWN, "; ".join([
+            *contained, "a GPU with MIG instances does not tell of remapped rows: %s" % ", ".join(untold)]))
+    return Check(name, PASSED, "; ".join(contained)
+                 or "no uncorrected memory error since the driver was loaded, no row remapping pending")
 
 
 def fabric(evidence: Evidence) -> Check:
@@ -198,6 +238,37 @@ def device_nodes(evidence: Evidence) -> Check:
     return Check(name, PASSED, "%d device nodes" % len(wanted))
 
 
+def prerequisite_of_compute(evidence: Evidence) -> str:
+    """The first check that computing would only fail for the reason of; '' where nothing is in its way."""
+    for check in (gpus_on_bus, driver_versions, gpus_answer, fabric, device_nodes):
+        found = check(evidence)
+        if found.status in (FAILED, SKIPPED):
+            return found.name
+    return ""
+
+
+def compute(evidence: Evidence) -> Check:
+    name = "compute"
+    if evidence.compute == NONE:
+        return Check(name, SKIPPED, "not asked for")
+    prerequisite = prerequisite_of_compute(evidence)
+    if prerequisite:
+        return _skipped(name, prerequisite)
+    verdicts = [judged(proof) for proof in evidence.proofs]
+    if not verdicts:
+        return Check(name, PASSED, "there is no device: MIG mode is on, and no GPU is divided")
+    status = worst(verdicts)[0]
+    told = [(proof.device.name, verdict) for proof, verdict in zip(evidence.proofs, verdicts)
+            if verdict.status != PASSED]
+    well = "%d of %d devices compute" % (len(verdicts) - len(told), len(verdicts))
+    if status == PASSED:
+        return Check(name, PASSED, "%s, all multiprocessors of each" % well)
+    if status == SKIPPED and len(told) < len(verdicts):
+        status = PASSED
+    return Check(name, status, "; ".join([well, *("%s: %s" % (device, verdict.evidence) for device, verdict in told)]),
+                 "; ".join(dict.fromkeys(verdict.remedy for _device, verdict in told if verdict.remedy)))
+
+
 def cdi_spec(evidence: Evidence) -> Check:
     name = "cdi_spec"
     if not evidence.cdi_spec:
@@ -232,9 +303,11 @@ CHAIN: Tuple[Callable[[Evidence], Check], ...] = (
     gpus_on_bus,
     driver_versions,
     gpus_answer,
+    recovery,
     memory_health,
     fabric,
     device_nodes,
+    compute,
     cdi_spec,
     runtime_handler,
 )
@@ -269,15 +342,20 @@ def _fabric_remedy(facts: HostFacts) -> str:
             "that has them; on bare metal, look for the NVSwitches or their ConnectX-7 functions in lspci")
 
 
-def _memory_complaints(gpu: NvmlGpu) -> List[str]:
-    complaints = []
-    if gpu.ecc_uncorrected:
-        complaints.append("%d uncorrected ECC errors" % gpu.ecc_uncorrected)
-    if gpu.remap_pending:
-        complaints.append("row remapping pending")
+def _out_of_order(gpu: NvmlGpu) -> Iterator[str]:
+    """What NVIDIA takes a board back for (A100 GPU Memory Error Management, RMA policy)."""
     if gpu.remap_failed:
-        complaints.append("row remapping failed")
-    return complaints
+        yield "a row of memory could not be remapped"
+    if gpu.sram_exceeded:
+        yield "the uncorrectable errors of a cache are more than its threshold"
+
+
+def _contained(gpu: NvmlGpu) -> Iterator[str]:
+    """What running work is not hurt by (the same, error containment)."""
+    if gpu.ecc_uncorrected:
+        yield "%d uncorrected ECC errors since the driver was loaded" % gpu.ecc_uncorrected
+    if gpu.remap_pending:
+        yield "a row of memory is remapped at the next reset"
 
 
 def _skipped(name: str, prerequisite: str) -> Check:

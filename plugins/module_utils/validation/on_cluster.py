@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 from ..core.plan import digest
 from ..core.quantities import nvidia_resources
 from ..core.times import epoch
-from .checks import FAILED, PASSED, SKIPPED, Check
+from .checks import Check
+from .status import FAILED, PASSED, SKIPPED
 
 # Prints the device nodes of GPUs and MIG instances that the container was given; the kubelet reports it in the pod's
 # status.

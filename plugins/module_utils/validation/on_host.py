@@ -1,8 +1,9 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The host's half of the validation: gather the evidence, judge it, keep the status files."""
+"""The host's half of the validation: gather the evidence, compute, judge, keep the status files."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, Mapping, Tuple
 
 from ..cdi.observation import conflicting, elsewhere, spec_path, stale
@@ -12,14 +13,19 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.startup import await_startup
 from ..hardware.devices import devices_of
+from ..hardware.holders import pods_with_devices, process_of
 from ..hardware.node import host_facts
-from ..hardware.nvml import reading_of
+from ..hardware.nvml import NvmlReading, reading_of
 from ..hardware.report import service_state
 from ..runtime.backends.known import BACKENDS
 from ..runtime.observation import observe
 from ..runtime.policy import ARGUMENTS, policy_of
 from ..vgpu.observation import asks_for_license
-from .checks import Check, Evidence, run_chain
+from .checks import Check, Evidence, prerequisite_of_compute, run_chain
+from .compute import record
+from .compute.devices import devices_to_prove
+from .compute.levels import LEVELS, NONE
+from .compute.parent import prove_all
 from .proof import keep_proof, kept_proof
 from .verdict import raise_if_unhealthy, remove_status_files, status_changes, write_status_files
 
@@ -33,17 +39,21 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
     if parameters["state"] == "proved":
         return {"changed": keep_proof(host, parameters["proof"], check_mode), "checks": []}
     await_startup(host)
-    evidence = gather(host, parameters)
+    evidence = computed(host, gather(host, parameters), check_mode=check_mode)
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
     raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
     return {"changed": changed, "checks": [check.to_dict() for check in checks],
+            "compute": [proof.to_dict() for proof in evidence.proofs],
             "devices": devices_of(len(evidence.facts.gpus), evidence.nvml), "proof": kept_proof(host)}
 
 
 def examine(host: Host, parameters: Mapping[str, Any]) -> Tuple[Tuple[Check, ...], bool]:
-    """The checks, and whether the status files, if they are wanted, say what was found. Changes nothing."""
-    checks = run_chain(gather(host, parameters))
+    """The checks, and whether the status files, if they are wanted, say what was found. Changes nothing.
+
+    What a device has proved since the driver was loaded, it need not prove again.
+    """
+    checks = run_chain(computed(host, gather(host, parameters), trusting=True))
     return checks, not parameters["status_files"] or not status_changes(host, checks)
 
 
@@ -71,7 +81,35 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
         fabric_manager=service_state(host, "nvidia-fabricmanager.service") if facts.fabric else "",
         license_asked=not facts.vgpu_manager or asks_for_license(host),
         cdi_conflicts=conflicting(path, spec, elsewhere(host, path)) if spec else (),
+        compute=parameters["compute"],
     )
+
+
+def computed(host: Host, evidence: Evidence, trusting: bool = False, check_mode: bool = False) -> Evidence:
+    """The evidence with what came of computing on the host's devices, where nothing else is in the way.
+
+    trusting: what a device has proved before counts. In check mode nothing of it is written down.
+    """
+    if evidence.compute == NONE or prerequisite_of_compute(evidence):
+        return evidence
+    before = record.kept(host)
+    devices = devices_to_prove(evidence.nvml, _programs(host, evidence.nvml), pods_with_devices(host))
+    known = {device.uuid: record.hanging(before, device) or (
+        record.trusted(before, device, evidence.compute) if trusting else None) for device in devices}
+    proofs = prove_all([device for device in devices if known[device.uuid] is None], LEVELS[evidence.compute])
+    if host.is_root() and not check_mode and proofs:
+        record.keep(host, before, evidence.compute, proofs)
+    new = {proof.device.uuid: proof for proof in proofs}
+    return replace(evidence, proofs=tuple(known[device.uuid] or new[device.uuid] for device in devices))
+
+
+def _programs(host: Host, nvml: NvmlReading) -> Dict[int, str]:
+    """{process id: its name} of those that compute on a GPU."""
+    computing = {process for gpu in nvml.gpus for process in gpu.processes}
+    for gpu in nvml.gpus:
+        for instance in gpu.mig.instances if gpu.mig else ():
+            computing.update(process for each in instance.compute for process in each.processes)
+    return {process: process_of(host, process).named() for process in computing}
 
 
 def _spec(host: Host, path: str) -> Any:

@@ -8,14 +8,17 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.refusal import Refusal
-from .checks import FAILED, PASSED, Check
+from .checks import Check
+from .status import FAILED, PASSED
 
 # The GPU Operator's validator (cmd/nvidia-validator): its operands wait for these files
 STATUS_DIRECTORY = "/run/nvidia/validations"
 STATUS_FILES: Dict[str, Tuple[str, ...]] = {
-    "driver-ready": ("gpus_on_bus", "driver_versions", "gpus_answer", "memory_health", "fabric", "device_nodes"),
+    "driver-ready": ("gpus_on_bus", "driver_versions", "gpus_answer", "fabric", "device_nodes"),
     "toolkit-ready": ("cdi_spec", "runtime_handler"),
 }
+# Of what may be unknown, or left alone because somebody is at work: they take a file away by failing alone
+UNLESS_FAILED: Dict[str, Tuple[str, ...]] = {"driver-ready": ("recovery", "memory_health", "compute")}
 # Contents that operands source: a driver on the host, at the root
 DRIVER_READY = (
     "IS_HOST_DRIVER=true\n"
@@ -41,7 +44,9 @@ def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
 def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[str]]:
     """{status file: its text, or None where it has to go} of those that do not say what the checks have found."""
     passed = {check.name for check in checks if check.status == PASSED}
-    wanted = {"%s/%s" % (STATUS_DIRECTORY, name): _OURS[name] if passed.issuperset(needed) else None
+    failed = {check.name for check in checks if check.status == FAILED}
+    wanted = {"%s/%s" % (STATUS_DIRECTORY, name):
+              _OURS[name] if passed.issuperset(needed) and failed.isdisjoint(UNLESS_FAILED.get(name, ())) else None
               for name, needed in STATUS_FILES.items()}
     return {path: text for path, text in wanted.items() if host.read(path) != text}
 

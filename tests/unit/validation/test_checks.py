@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import pytest
 
@@ -11,14 +11,21 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.fabric_health import decoded
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import (
+    ComputeInstance,
+    GpuInstance,
+    Mig,
+    Profile,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import (
     CHAIN,
     Check,
     Evidence,
-    healthy,
     run_chain,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.devices import devices_to_prove
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof, Wrong
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
     allocatable,
     pod_got_its_device,
@@ -37,9 +44,14 @@ ADDRESSES = ("0000:07:00.0", "0000:0f:00.0")
 def gpu(index: int, **changes: Any) -> NvmlGpu:
     return replace(
         NvmlGpu(index=index, uuid="GPU-%d" % index, name="NVIDIA A100-SXM4-80GB", pci_address=ADDRESSES[index],
-                minor=index, fabric_state="completed"),
+                minor=index, fabric_state="completed", remap_pending=False, remap_failed=False, recovery_action=0),
         **changes,
     )
+
+
+def proof(index: int, **changes: Any) -> Proof:
+    return replace(Proof(Device("GPU-%d" % index, "GPU %d" % index), board="NVIDIA A100-SXM4-80GB", multiprocessors=108,
+                         seen=108), **changes)
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -59,12 +71,17 @@ def evidence(**changes: Any) -> Evidence:
         handlers=("runc", "nvidia"),
         handler="nvidia",
         expected_gpus=2,
+        proofs=(proof(0), proof(1)),
     )
     facts = {name: changes.pop(name) for name in list(changes) if hasattr(whole.facts, name)}
     return replace(whole, facts=whole.facts.but(**facts), **changes)
 
 
 NO_STATE = NvmlReading(gpus=(gpu(0, fabric_state="not_supported"), gpu(1, fabric_state="not_supported")))
+
+
+def healthy(checks: Tuple[Check, ...]) -> bool:
+    return all(check.status == "passed" for check in checks)
 
 
 def verdicts(seen: Evidence) -> Dict[str, str]:
@@ -88,8 +105,13 @@ def test_a_healthy_host_passes_everything() -> None:
         ("gpus_answer", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, error="GPU is lost")))}),
         ("gpus_answer", {"nvml": NvmlReading(gpus=(gpu(0),))}),
         ("gpus_answer", {"nvml": NvmlReading(error="Driver/library version mismatch")}),
-        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, ecc_uncorrected=3)))}),
-        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, remap_pending=True)))}),
+        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, remap_failed=True)))}),
+        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, sram_exceeded=True)))}),
+        *(("recovery", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, recovery_action=action)))}) for action in range(1, 9)),
+        ("compute", {"proofs": (proof(0), proof(1, wrong=(Wrong("prove", "multiprocessor 3", "00", "01"),)))}),
+        ("compute", {"proofs": (proof(0), proof(1, call="cuLaunchKernel", hung=60.0))}),
+        ("compute", {"proofs": (proof(0), proof(1, call="cuCtxSynchronize", code=214))}),
+        ("compute", {"proofs": (proof(0), proof(1, rates={"memory": 300.0}))}),
         ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_state="in_progress")))}),
         ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_status=999)))}),
         ("fabric", {"nvml": NO_STATE, "fabric_manager": "inactive"}),
@@ -268,3 +290,59 @@ def test_gpus_of_others_are_counted_nowhere() -> None:
     assert healthy(run_chain(evidence(other_gpus=others)))
     check = check_named("gpus_on_bus", evidence(gpus=(), other_gpus=others[1:]))
     assert "0000:66:00.0 (10de:20b2) is passed through" in check.evidence
+
+
+def test_what_is_contained_lets_work_go_on() -> None:
+    """NVIDIA's A100 GPU Memory Error Management: what waits for a reset, and what was corrected by it, hurts nobody."""
+    sick = evidence(nvml=NvmlReading(gpus=(gpu(0, remap_pending=True), gpu(1, ecc_uncorrected=3))))
+    check = check_named("memory_health", sick)
+    assert check.status == "passed"
+    assert check.evidence == ("GPU 0 (0000:07:00.0): a row of memory is remapped at the next reset; "
+                              "GPU 1 (0000:0f:00.0): 3 uncorrected ECC errors since the driver was loaded")
+
+
+def divided(index: int, **changes: Any) -> NvmlGpu:
+    compute = ComputeInstance(0, 0, 1, "MIG-1", processes=(7,)), ComputeInstance(1, 1, 1, "MIG-2")
+    profile = Profile(19, "1g.10gb", "", 1, 9856, 7, 1, (0, 1))
+    return gpu(index, memory_mib=81920, remap_pending=None, remap_failed=None, mig=Mig(
+        True, True, (profile,), (GpuInstance(3, 19, 0, 1, compute),), ("MIG-1", "MIG-2")), **changes)
+
+
+def test_what_cannot_be_read_is_unknown_and_neither_takes_out_nor_clears(tmp_path: Any) -> None:
+    seen = evidence(nvml=NvmlReading(gpus=(gpu(0), divided(1))))
+    checks = run_chain(seen)
+    check = next(check for check in checks if check.name == "memory_health")
+    assert (check.status, "GPU 1 (0000:0f:00.0)" in check.evidence) == ("unknown", True)
+    raise_if_unhealthy(checks, "h")
+    host = Host(str(tmp_path))
+    assert len(write_status_files(host, checks)) == 2
+    failing = run_chain(evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, remap_failed=True)))))
+    assert write_status_files(host, failing) == ["/run/nvidia/validations/driver-ready"]
+
+
+def test_a_driver_that_does_not_tell_its_recovery_action_is_unknown() -> None:
+    check = check_named("recovery", evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, recovery_action=None)))))
+    assert check.status == "unknown"
+
+
+def test_devices_in_use_are_left_alone_and_named() -> None:
+    used = proof(1, multiprocessors=0, seen=0, device=Device("GPU-1", "GPU 1", in_use=("pod ml/train-0",)))
+    check = check_named("compute", evidence(proofs=(proof(0), used)))
+    assert (check.status, check.evidence) == ("passed", "1 of 2 devices compute; GPU 1: in use by pod ml/train-0")
+    check = check_named("compute", evidence(proofs=(used,)))
+    assert (check.status, check.remedy) == ("skipped", "")
+
+
+def test_computing_is_not_blamed_for_the_reason_of_another_check() -> None:
+    check = check_named("compute", evidence(proofs=(), device_nodes=("nvidia0", "nvidia1", "nvidiactl")))
+    assert (check.status, check.remedy) == ("skipped", "mend device_nodes first")
+    assert check_named("compute", evidence(proofs=(), compute="none")).evidence == "not asked for"
+
+
+def test_who_has_a_device_is_told_by_processes_and_by_what_pods_were_given() -> None:
+    reading = NvmlReading(gpus=(gpu(0, processes=(9,)), divided(1)))
+    found = devices_to_prove(reading, {9: "python (pid 9)", 7: "train (pid 7)"}, {"MIG-2": ["ml/infer"]})
+    assert [(device.uuid, device.name, device.whole, device.in_use) for device in found] == [
+        ("GPU-0", "GPU 0 (0000:07:00.0)", True, ("python (pid 9)",)),
+        ("MIG-1", "1g.10gb 3/0 of GPU 1 (0000:0f:00.0)", False, ("train (pid 7)",)),
+        ("MIG-2", "1g.10gb 3/1 of GPU 1 (0000:0f:00.0)", False, ("pod ml/infer",))]

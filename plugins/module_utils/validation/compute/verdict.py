@@ -1,0 +1,100 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a proof says of its device, and what to do. Pure.
+
+Errors and their causes: cuda.h, CUresult, and what users of CUDA report of each.
+"""
+from __future__ import annotations
+
+from typing import Dict, NamedTuple, Sequence, Tuple
+
+from ..status import FAILED, PASSED, SKIPPED, UNKNOWN
+from .limits import sheet_of, too_slow
+from .model import Proof, Wrong
+
+_IN_USE = (2, 46)
+# Of the programs that are ours, or of the library that was found: they say nothing of the device
+_OF_OURS = (200, 209, 218, 222, 500)
+_REPLACE = "drain the node, reset the GPU and validate again; one that computes wrongly twice is to be replaced"
+_KERNEL_LOG = "read the kernel log for NVRM and Xid messages"
+_REMEDIES: Dict[int, str] = {
+    0: "install the driver's library for computing (libcuda.so.1: role gpu_driver)",
+    34: "remove the directory of the toolkit's stub libraries from the loader's path",
+    100: "see that the GPU's device nodes exist (gpu_driver_activation)",
+    101: "see that the GPU's device nodes exist (gpu_driver_activation)",
+    102: "have the guest licensed (role vgpu_license)",
+    214: "drain the node and reset the GPU; see memory_health for what is to be remapped",
+    220: "drain the node and reset all GPUs of its NVLink board",
+    221: "install libnvidia-ptxjitcompiler.so.1, which compiles for the GPU (role gpu_driver)",
+    226: "drain the node and reset the GPU",
+    802: "see that nvidia-fabricmanager runs (role fabric_manager), or the host's own in a virtual machine",
+    803: "reload the driver while no process holds a GPU (gpu_driver_activation), or reboot",
+    804: "remove the compatibility library of another CUDA from the loader's path",
+    999: "see that /dev/nvidia-uvm exists (gpu_driver_activation), then generate the CDI spec again (cdi_spec)",
+}
+_LIMITED = {"to_device": "copies to it", "to_host": "copies from it", "memory": "its memory",
+            "peer": "copies to a peer"}
+
+
+class Verdict(NamedTuple):
+    """status: one of those of ..status. evidence, remedy: '' where there is nothing to say."""
+
+    status: str
+    evidence: str
+    remedy: str = ""
+
+
+def judged(proof: Proof) -> Verdict:
+    """What is known of a device: wrong numbers weigh more than a call that failed after them."""
+    if proof.device.in_use:
+        return Verdict(SKIPPED, "in use by %s" % ", ".join(proof.device.in_use))
+    if proof.unstarted:
+        return Verdict(UNKNOWN, "no process can be started: %s" % proof.unstarted)
+    if proof.wrong:
+        return Verdict(FAILED, "computes wrongly: %s" % _told(proof.wrong), _REPLACE)
+    if proof.call:
+        return _of_call(proof)
+    if proof.seen < proof.multiprocessors:
+        return Verdict(UNKNOWN, "%d of %d multiprocessors were seen to compute" % (proof.seen, proof.multiprocessors))
+    slow = too_slow(sheet_of(proof.board), dict(proof.rates))
+    if slow:
+        return Verdict(FAILED, "slow: %s" % "; ".join(
+            "%s %.1f GB/s, at least %.1f expected" % (_LIMITED[what], rate, least) for what, rate, least in slow),
+            "look for a link that is narrower than its slot, for throttling (nvidia-smi -q -d PERFORMANCE), and for "
+            "errors of links; then drain the node and reset the GPU")
+    return Verdict(PASSED, "%d multiprocessors compute%s" % (proof.multiprocessors, _told_rates(proof)))
+
+
+def _of_call(proof: Proof) -> Verdict:
+    if proof.left or proof.hung:
+        return Verdict(FAILED, "%s had not answered%s%s" % (
+            proof.call, " after %.0f s" % proof.hung if proof.hung else "",
+            ", and its process (%d) cannot be ended" % proof.left if proof.left else ""),
+            "%s, drain the node and reboot it: a driver that is stuck cannot be unloaded" % _KERNEL_LOG)
+    if proof.died:
+        return Verdict(FAILED, "the process that computed died in %s, twice" % proof.call, _KERNEL_LOG)
+    told = "%s: %s%s" % (proof.call, proof.error, " (%d)" % proof.code if proof.code else "")
+    if proof.code in _IN_USE:
+        return Verdict(SKIPPED, "in use: %s" % told)
+    if proof.code in _OF_OURS:
+        return Verdict(UNKNOWN, told + ("; %s" % proof.log if proof.log else ""))
+    if proof.code == 223:
+        return Verdict(UNKNOWN, told)
+    return Verdict(FAILED, told, _REMEDIES.get(proof.code, _KERNEL_LOG + ", drain the node and reset the GPU"))
+
+
+def _told(wrong: Sequence[Wrong], most: int = 3) -> str:
+    told = ["%s at %s%s%s" % (
+        each.what, each.where, ", %s instead of %s" % (each.found, each.expected) if each.expected else "",
+        " (%d times)" % each.count if each.count > 1 else "") for each in wrong[:most]]
+    return "; ".join([*told, *(["and %d more" % (len(wrong) - most)] if len(wrong) > most else [])])
+
+
+def _told_rates(proof: Proof) -> str:
+    return "".join(", %s %.1f GB/s" % (_LIMITED[what], rate) for what, rate in proof.rates.items())
+
+
+def worst(verdicts: Sequence[Verdict]) -> Tuple[str, ...]:
+    """The statuses that there are, the one that decides first."""
+    return tuple(status for status in (FAILED, UNKNOWN, SKIPPED, PASSED) if any(
+        verdict.status == status for verdict in verdicts))

@@ -1,0 +1,85 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What devices have proved is remembered for the driver as it is loaded, and no longer."""
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof, Wrong
+
+DEVICE = Device("GPU-1", "GPU 1")
+WELL = Proof(DEVICE, board="Tesla T4", multiprocessors=40, seen=40)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    return Host(str(tmp_path))
+
+
+@pytest.fixture
+def asleep() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def keep(host: Host, *proofs: Proof, level: str = "standard") -> None:
+    record.keep(host, record.kept(host), level, proofs)
+
+
+def trusted(host: Host, level: str = "quick", device: Device = DEVICE) -> Any:
+    return record.trusted(record.kept(host), device, level)
+
+
+def test_what_passed_counts_for_what_is_no_more_thorough(host: Host) -> None:
+    assert trusted(host) is None
+    keep(host, WELL)
+    assert trusted(host) == trusted(host, "standard") == WELL
+    assert trusted(host, "long") is None
+    assert trusted(host, device=Device("GPU-2", "GPU 2")) is None
+    assert os.stat(host.path(record.PATH)).st_mode & 0o777 == 0o600
+
+
+def test_a_device_that_somebody_has_now_is_not_told_to_be_well(host: Host) -> None:
+    keep(host, WELL)
+    assert trusted(host, device=Device("GPU-1", "GPU 1", in_use=("pod a/b",))) is None
+
+
+def test_another_load_of_the_driver_begins_anew(host: Host) -> None:
+    keep(host, WELL)
+    os.utime(host.path("/sys/module/nvidia"), (1, 1))
+    assert trusted(host) is None
+
+
+def test_what_fails_is_forgotten_and_what_shows_nothing_is_not(host: Host) -> None:
+    keep(host, WELL)
+    keep(host, Proof(DEVICE, unstarted="no memory"), Proof(DEVICE, call="cuModuleLoadDataEx", code=218))
+    assert trusted(host) == WELL
+    keep(host, Proof(DEVICE, wrong=(Wrong("prove", "multiprocessor 3"),)))
+    assert trusted(host) is None
+
+
+def test_a_child_that_hangs_is_remembered_as_long_as_it_does(host: Host, asleep: int) -> None:
+    keep(host, Proof(DEVICE, call="cuLaunchKernel", hung=60.0, left=asleep))
+    found = record.hanging(record.kept(host), DEVICE)
+    assert found is not None and found.left == asleep
+    os.kill(asleep, 9)
+    os.waitpid(asleep, 0)
+    assert record.hanging(record.kept(host), DEVICE) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 7}', '{"schema": 1, "driver": "x"}'])
+def test_a_record_that_cannot_be_read_is_none(host: Host, text: str) -> None:
+    host.make_directory("/run/gpuops", 0o700)
+    host.write(record.PATH, text)
+    assert trusted(host) is None and record.hanging(record.kept(host), DEVICE) is None
+    keep(host, WELL)
+    assert trusted(host) == WELL
