@@ -35,16 +35,17 @@ from .nouveau.capability import CAPABILITY as NOUVEAU
 from .rollout.change import change_of, runtime_of
 from .runtime.capability import CAPABILITY as RUNTIME
 from .runtime.low_level import in_use
+from .settings.capability import CAPABILITY as SETTINGS
 from .toolkit.capability import CAPABILITY as TOOLKIT
 from .validation.arguments import ARGUMENTS, OF_HOST
-from .validation.checks import FAILED
 from .validation.on_host import examine
 from .validation.proof import kept_proof
+from .validation.status import FAILED
 from .vgpu.capability import CAPABILITY as VGPU
 from .writing import boards_of
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
-    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, MIG, RUNTIME, CDI)
+    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, SETTINGS, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 

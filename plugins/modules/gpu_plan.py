@@ -45,6 +45,9 @@ options:
   imex:
     description: Options of M(gpuops.nvidia.imex). Left out, the capability is not planned.
     type: dict
+  settings:
+    description: Options of M(gpuops.nvidia.gpu_settings). Left out, the capability is not planned.
+    type: dict
   mig:
     description: Options of M(gpuops.nvidia.mig). Left out, the capability is not planned.
     type: dict

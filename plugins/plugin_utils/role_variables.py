@@ -30,6 +30,7 @@ from ..module_utils.imex import policy as imex
 from ..module_utils.mig import policy as mig
 from ..module_utils.nouveau import policy as nouveau
 from ..module_utils.runtime import policy as runtime
+from ..module_utils.settings import policy as settings
 from ..module_utils.toolkit import policy as toolkit
 from ..module_utils.validation import arguments as validation
 from ..module_utils.vgpu import policy as vgpu
@@ -87,6 +88,7 @@ SOURCES: Dict[str, Source] = {
     "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {
         "state": {"staged": "present", "rolled_back": "present"}}),
     "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_", toolkit.ARGUMENTS),
+    "gpu_settings": Source("settings", "gpu_settings", "gpu_settings_", settings.ARGUMENTS),
     "mig": Source("mig", "mig", "mig_", mig.ARGUMENTS),
     "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),
     "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_", cdi.ARGUMENTS),

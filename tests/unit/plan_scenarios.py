@@ -165,7 +165,8 @@ class Scenario:
             state: True for state in states if state != "missing"})
 
     def _policy(self, *words: str) -> None:
-        given = {**self.kind.options, **dict(word.split("=", 1) for word in words)}
+        given = {**self.kind.options, **{name: json.loads(text) if text.startswith("[{") else text
+                                         for name, text in (word.split("=", 1) for word in words)}}
         checked = ArgumentSpecValidator(dict(self.kind.capability.arguments)).validate(given)
         assert not checked.error_messages, checked.error_messages
         options = {name: checked.validated_parameters.get(name) for name in self.kind.capability.arguments}

@@ -163,6 +163,8 @@ def test_every_variable_that_a_plugin_reads_is_declared() -> None:
 @pytest.mark.parametrize("page", sorted(path for path in source_files() if path.endswith(".md")))
 def test_a_variable_that_a_page_names_is_there(page: str) -> None:
     options = {name for role in ROLES for name in documentation.options(role)}
+    options.update(name for source in SOURCES.values() for option in source.options.values()
+                   for name in option.get("options") or ())
     known = {*DECLARED, *PLUGINS, *ROLES, *options, *made(PLAYBOOKS, REPOSITORY / "roles"), *Disruption.names()}
     named = NAMED.findall((REPOSITORY / page).read_text())
     assert sorted(set(named) - known) == []

@@ -19,6 +19,7 @@ from ..core.waiting import wait_for
 from ..hardware.driver_container import ROOT, read_driver_container, refusal_of_work
 from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED
 from ..hardware.parameters import stale_parameters
+from ..hardware.settings import set_up_again
 from .observation import UNLOAD_ORDER
 from .planner import DIVIDE, FORGET, NAME, REMOVE_NODES, UNMOUNT
 
@@ -66,6 +67,8 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
                 raise GpuOpsError.because([replace(refusal, found=found)], **failure.details) from failure
         raise
     interrupted.forget(host, journal, NAME, interrupted.UNLOADED, step.subject)
+    if step.subject == UNLOAD_ORDER[-1]:
+        set_up_again(host)
     # What a module reports otherwise although it has just been loaded with it, no further load would change
     for each in stale_parameters(host):
         if each.split(".")[0] == step.subject:

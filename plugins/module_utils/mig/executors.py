@@ -23,6 +23,7 @@ from ..hardware import nvml
 from ..hardware.holders import read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml_mig import REQUESTS
+from ..hardware.settings import set_up_again
 from . import former
 from .model import Wanted
 from .observation import MODPROBE, POD, SWITCHED, UNDISTURBED, users, without_nodes
@@ -93,6 +94,7 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
             close_session()
             reset = host.run(["nvidia-smi", "-r", "-i", step.subject], check=False)
             said = "" if reset.rc == 0 else " ".join((reset.stdout + " " + reset.stderr).split())
+            set_up_again(host)
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed

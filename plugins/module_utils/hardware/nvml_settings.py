@@ -1,0 +1,86 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Settings of a GPU through NVML: what they are and may be, and their change. For nvml.Session, see REQUESTS.
+
+Locked clocks can be set and not be read: NVML has no call for it (nvml.h, R13). Power in watts, clocks in MHz.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+# nvml.h, nvmlComputeMode_t; 1 was taken out of use with CUDA 8
+COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive_process": 3}
+_GRAPHICS, _MEMORY = 0, 2
+_MILLI = 1000
+
+
+def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
+    """None for what this GPU does not have. power: limit, default, least and most; ecc: now, and after a reset."""
+    limits = _read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)) or (None, None)
+    ecc = _read(nvml, lambda: nvml.nvmlDeviceGetEccMode(handle)) or (None, None)
+    mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle))
+    return {
+        "power_limit": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))),
+        "power_default": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))),
+        "power_least": _watts(limits[0]),
+        "power_most": _watts(limits[1]),
+        "ecc": None if ecc[0] is None else bool(ecc[0]),
+        "ecc_pending": None if ecc[1] is None else bool(ecc[1]),
+        "compute_mode": next((name for name, number in COMPUTE_MODES.items() if number == mode), None),
+        "persistence": _truth(_read(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))),
+        "architecture": _read(nvml, lambda: nvml.nvmlDeviceGetArchitecture(handle)) or 0,
+        "fastest_gpu": _read(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _GRAPHICS)) or 0,
+        "fastest_memory": _read(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _MEMORY)) or 0,
+    }
+
+
+def _set_power_limit(nvml: Any, handle: Any, watts: int) -> None:
+    nvml.nvmlDeviceSetPowerManagementLimit(handle, watts * _MILLI)
+
+
+def _set_compute_mode(nvml: Any, handle: Any, mode: str) -> None:
+    nvml.nvmlDeviceSetComputeMode(handle, COMPUTE_MODES[mode])
+
+
+def _set_persistence(nvml: Any, handle: Any, wanted: bool) -> None:
+    nvml.nvmlDeviceSetPersistenceMode(handle, int(wanted))
+
+
+def _set_ecc(nvml: Any, handle: Any, wanted: bool) -> None:
+    nvml.nvmlDeviceSetEccMode(handle, int(wanted))
+
+
+def _set_gpu_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) -> None:
+    """None unlocks them."""
+    if clocks is None:
+        nvml.nvmlDeviceResetGpuLockedClocks(handle)
+    else:
+        nvml.nvmlDeviceSetGpuLockedClocks(handle, *clocks)
+
+
+def _set_memory_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) -> None:
+    if clocks is None:
+        nvml.nvmlDeviceResetMemoryLockedClocks(handle)
+    else:
+        nvml.nvmlDeviceSetMemoryLockedClocks(handle, *clocks)
+
+
+def _read(nvml: Any, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        return None
+
+
+def _watts(milliwatts: Optional[int]) -> Optional[int]:
+    return None if milliwatts is None else milliwatts // _MILLI
+
+
+def _truth(number: Optional[int]) -> Optional[bool]:
+    return None if number is None else bool(number)
+
+
+REQUESTS: Mapping[str, Callable[..., Any]] = {
+    "get": _get, "power_limit": _set_power_limit, "compute_mode": _set_compute_mode, "persistence": _set_persistence,
+    "ecc": _set_ecc, "gpu_clocks": _set_gpu_clocks, "memory_clocks": _set_memory_clocks,
+}

@@ -1,0 +1,83 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a boot has to set again: all but ECC is lost with it (nvidia-smi(1)). Pure.
+
+A unit runs one small script, with nvidia-smi alone: no controller and none of our code is needed for it. GPUs are named
+by UUID, and one that is not there keeps none of the others from theirs: it is told, and the unit fails.
+"""
+from __future__ import annotations
+
+import shlex
+from typing import Any, Iterable, List, Mapping, Tuple
+
+from ..core.runtimes import KNOWN_RUNTIMES
+from ..core.steps import managed
+from ..hardware.settings import SETTINGS_UNIT
+
+UNIT = SETTINGS_UNIT
+UNIT_FILE = "/etc/systemd/system/" + UNIT
+WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
+SCRIPT = "/var/lib/gpuops/settings-restore"
+AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service")
+BEFORE = ("gpuops-nvidia-mig.service", "nvidia-dcgm.service", "dcgm-exporter.service", "nvidia-mps.service",
+          *(unit for runtime in KNOWN_RUNTIMES for unit in runtime.units), "kubelet.service")
+
+UNIT_TEXT = managed("\n".join([
+    "[Unit]",
+    "Description=Settings of NVIDIA GPUs",
+    "After=" + " ".join(AFTER),
+    "Before=" + " ".join(BEFORE),
+    "ConditionPathExists=/proc/driver/nvidia/version",
+    # A process that hangs in the driver outlives every signal, and what comes after must not wait for it
+    "JobRunningTimeoutSec=120s",
+    "",
+    "[Service]",
+    "Type=oneshot",
+    "RemainAfterExit=yes",
+    "ExecStart=/bin/sh " + SCRIPT,
+    "TimeoutStartSec=100s",
+    "TimeoutStopSec=10s",
+    "",
+    "[Install]",
+    "WantedBy=multi-user.target",
+]) + "\n")
+
+_HEAD = """set -u
+failed=0
+
+# set_up GPU OPTION VALUE ...
+set_up() {
+    gpu=$1
+    shift
+    while [ $# -gt 1 ]; do
+        nvidia-smi -i "$gpu" "$1" "$2" || { echo "$gpu: $1 $2 cannot be set" >&2; failed=1; }
+        shift 2
+    done
+}
+
+"""
+# nvidia-smi(1)
+_MODES = {"default": "DEFAULT", "prohibited": "PROHIBITED", "exclusive_process": "EXCLUSIVE_PROCESS"}
+
+
+def script_text(wanted: Iterable[Tuple[str, Mapping[str, Any], bool]]) -> str:
+    """The script. wanted: (UUID of a GPU, {setting: value}, whether its memory clocks have the deferred form alone)."""
+    lines = ["set_up %s" % " ".join(map(shlex.quote, [uuid, *_words(values, deferred)]))
+             for uuid, values, deferred in sorted(wanted) if _words(values, deferred)]
+    return managed(_HEAD + "".join(line + "\n" for line in lines) + "exit $failed\n")
+
+
+def _words(values: Mapping[str, Any], deferred: bool) -> List[str]:
+    words: List[str] = []
+    if "persistence" in values:
+        words += ["-pm", str(int(values["persistence"]))]
+    if "power_limit" in values:
+        words += ["-pl", str(values["power_limit"])]
+    if "gpu_clocks" in values:
+        words += ["-lgc", "%d,%d" % tuple(values["gpu_clocks"])]
+    if "memory_clocks" in values:
+        words += ["-lmcd", str(values["memory_clocks"][1])] if deferred else [
+            "-lmc", "%d,%d" % tuple(values["memory_clocks"])]
+    if "compute_mode" in values:
+        words += ["-c", _MODES[values["compute_mode"]]]
+    return words

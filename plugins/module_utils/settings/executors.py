@@ -1,0 +1,139 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Set GPUs, and read back what they say."""
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any, Dict, Iterable, Iterator, Mapping
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.refusal import Refusal
+from ..core.steps import Executor
+from ..hardware import nvml
+from ..hardware.holders import read_holders
+from ..hardware.nvml_settings import REQUESTS
+from ..hardware.reset import reset
+from . import notes
+from .model import ECC, TITLES, told
+from .planner import CHANGE, CHANGE_ECC, FORGET
+
+# nvml.h, nvmlReturn_t: what each means for a change; {call}: the GPU, the call and NVML's words
+_MEANING: Dict[int, Refusal] = {
+    3: Refusal("settings.call_not_supported", "{call}", "a setting that the board and its driver have",
+               "leave it out for this board: name others in `match`; in a virtual machine, set it on its host"),
+    4: Refusal("settings.no_permission", "{call}", "root", "run this with become"),
+    15: Refusal("settings.lost", "{call}", "a GPU that answers",
+                "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot"),
+    19: Refusal("settings.in_use", "{call}", "a GPU that nobody has open while this changes",
+                "end what uses it (`fuser -v /dev/nvidia*` lists it), and run this again"),
+}
+_OTHERWISE = Refusal("settings.call_failed", "{call}", "every call of NVML answered with success",
+                     "read the kernel log for NVRM messages, and run this again")
+
+
+def change(host: Host, journal: Journal, step: Step) -> None:
+    uuid, wanted = step.parameters["uuid"], step.parameters["set"]
+    driver = notes.loaded(host)
+    with _explaining(step):
+        session = nvml.Session(REQUESTS)
+        try:
+            _note_former(journal, uuid, session.ask("get", uuid), wanted)
+            for name, value in wanted.items():
+                if name == "memory_clocks" and step.parameters["deferred"]:
+                    _defer(host, step, value)
+                else:
+                    session.ask(name, uuid, value)
+            clocks = {name: value for name, value in wanted.items() if name.endswith("clocks")}
+            if clocks:
+                notes.note_locked(journal, driver, uuid, clocks)
+            _judge(step, session.ask("get", uuid), wanted)
+        finally:
+            session.close()
+            nvml.forget()
+
+
+def change_ecc(host: Host, journal: Journal, step: Step) -> None:
+    uuid, wanted = step.parameters["uuid"], step.parameters["set"]
+    with _explaining(step):
+        session = nvml.Session(REQUESTS)
+        try:
+            before = session.ask("get", uuid)
+            _note_former(journal, uuid, before, (*wanted, *step.parameters["lost"]))
+            session.ask(ECC, uuid, wanted[ECC])
+        finally:
+            # A reset needs a GPU that nobody has open, this process included
+            session.close()
+            nvml.forget()
+        said = reset(host, [step.subject], bool(before["persistence"]))
+        if said:
+            _take_back(uuid, before)
+            raise GpuOpsError(
+                "settings.not_reset",
+                found="GPU %s cannot be reset: nvidia-smi says: %s; open by %s; its ECC is as it was" % (
+                    step.subject, said, ", ".join(holder.named() for holder in read_holders(host)[0]) or "nobody"),
+                wanted="a reset, with which ECC changes",
+                remedy="end who has it open, or drain the node and reboot it with the new mode set (nvidia-smi -e)")
+        _judge(step, _asked(uuid), wanted)
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    notes.forget(journal, step.parameters["uuid"], step.parameters["names"])
+
+
+def _note_former(journal: Journal, uuid: str, before: Mapping[str, Any], names: Iterable[str]) -> None:
+    # Of clocks that were locked before us nothing can be read: given back, they are not locked
+    notes.note_former(journal, uuid, {name: before.get(name) for name in names})
+
+
+def _defer(host: Host, step: Step, clocks: Any) -> None:
+    """nvidia-smi(1), --lock-memory-clocks-deferred; NVML has no call for it."""
+    words = ["-rmcd"] if clocks is None else ["-lmcd", str(clocks[1])]
+    host.run(["nvidia-smi", "-i", step.subject, *words], timeout=60)
+
+
+def _asked(uuid: str) -> Dict[str, Any]:
+    session = nvml.Session(REQUESTS)
+    try:
+        answer: Dict[str, Any] = session.ask("get", uuid)
+        return answer
+    finally:
+        session.close()
+
+
+def _take_back(uuid: str, before: Mapping[str, Any]) -> None:
+    """The next reset, whoever's, would change ECC unasked."""
+    session = nvml.Session(REQUESTS)
+    try:
+        session.ask(ECC, uuid, before[ECC])
+    finally:
+        session.close()
+
+
+def _judge(step: Step, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """NVML's word for what it has done is not taken for it."""
+    other = [name for name, value in wanted.items() if name in now and now[name] != value]
+    if other:
+        raise GpuOpsError(
+            "settings.not_taken",
+            found="GPU %s after it was set: %s" % (step.subject, ", ".join(
+                "%s %s" % (TITLES[name], told(name, now[name])) for name in other)),
+            wanted=", ".join("%s %s" % (TITLES[name], told(name, wanted[name])) for name in other),
+            remedy="see who else sets GPUs on this host (a service of the board's vendor, DCGM), and run this again")
+
+
+@contextlib.contextmanager
+def _explaining(step: Step) -> Iterator[None]:
+    """What NVML refuses is told in the words of this collection."""
+    try:
+        yield
+    except nvml.NvmlFailed as failed:
+        refusal = _MEANING.get(failed.code, _OTHERWISE)
+        call = "GPU %s: %s" % (step.subject, failed)
+        raise GpuOpsError.because([replace(refusal, found=refusal.found.format(call=call))]) from failed
+
+
+EXECUTORS: Dict[str, Executor] = {CHANGE: change, CHANGE_ECC: change_ecc, FORGET: forget}

@@ -1,0 +1,105 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the GPUs are set to, what they were set to before us, and what sets them up at a boot."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.steps import restore_steps
+from ..hardware.holders import named_pod, read_holders
+from ..hardware.nvml import NvmlFailed, NvmlGpu, Session, reading_of
+from ..hardware.nvml_settings import REQUESTS
+from . import boot, notes
+from .model import ECC, Gpu
+from .policy import Policy
+
+NAME = notes.NAME
+PERSISTENCED = "nvidia-persistenced.service"
+# How the name of a pod begins among holders
+POD = "pod "
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is there. Nothing is asked of GPUs for which nothing is wanted, and to which nothing is to be given back.
+
+    gpus:    those that answer.
+    silent:  (GPU, why it does not answer).
+    error:   why NVML does not answer, '' when it does.
+    driver:  version of the driver that answered.
+    former:  {UUID: {setting: value}} of what was there before our first change.
+    holders: {/dev/nvidiaN: who has it open, by name}: a reset takes a GPU that nobody has open.
+    minors:  {UUID: N}.
+    files:   {path: text or None} of our own files for the boot.
+    enabled: whether our unit is.
+    restore: steps that put back the files that we changed (only read when they are to go).
+    """
+
+    gpus: Tuple[Gpu, ...] = ()
+    silent: Tuple[Tuple[str, str], ...] = ()
+    error: str = ""
+    driver: str = ""
+    former: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    holders: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    minors: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    enabled: bool = False
+    restore: Tuple[Step, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        # Who has a GPU open changes by the minute, without any meaning for the plan beyond what it tells of them
+        return dict(asdict(replace(self, holders={}, restore=())), restore=[step.to_dict() for step in self.restore])
+
+
+def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
+    memory = journal.recall(NAME)
+    absent = policy.state == "absent"
+    files = {path: host.read(path) for path in (boot.SCRIPT, boot.UNIT_FILE)}
+    seen = Observation(
+        former=notes.former(memory), files=files, enabled=host.exists(boot.WANTS),
+        restore=tuple(restore_steps(NAME, host, journal)) if absent else ())
+    if not seen.former and (absent or not policy.entries):
+        return seen
+    reading = reading_of(facts.driver_userspace, facts.driver_loaded)
+    if reading.error:
+        return replace(seen, error=reading.error)
+    locked = notes.locked(memory, notes.loaded(host))
+    gpus, silent = [], [(gpu.named(), gpu.error) for gpu in reading.gpus if gpu.error]
+    session = Session(REQUESTS)
+    try:
+        for gpu in reading.gpus:
+            if not gpu.error:
+                gpus.append(_gpu(gpu, facts, session.ask("get", gpu.uuid), locked.get(gpu.uuid, {})))
+    except NvmlFailed as failed:
+        silent.append((gpu.named(), str(failed)))
+    finally:
+        session.close()
+    return replace(seen, gpus=tuple(gpus), silent=tuple(silent), driver=reading.driver_version,
+                   holders=_holders(host), minors={gpu.uuid: gpu.minor for gpu in reading.gpus})
+
+
+def _gpu(gpu: NvmlGpu, facts: HostFacts, told: Mapping[str, Any], locked: Mapping[str, Any]) -> Gpu:
+    device_id = next((each.device_id for each in facts.gpus if each.address == gpu.pci_address), "")
+    values = {name: told[name] for name in ("persistence", "power_limit", "compute_mode", ECC)}
+    return Gpu(
+        gpu.uuid, gpu.name, gpu.pci_address, gpu.index, device_id, told["architecture"], gpu.is_divided,
+        {**values, "gpu_clocks": locked.get("gpu_clocks"), "memory_clocks": locked.get("memory_clocks")},
+        told["ecc_pending"], (told["power_least"], told["power_default"], told["power_most"]),
+        (told["fastest_gpu"], told["fastest_memory"]))
+
+
+def _holders(host: Host) -> Dict[str, Tuple[str, ...]]:
+    """The daemon that keeps GPUs initialised lets go of one that is reset."""
+    found: Dict[str, Tuple[str, ...]] = {}
+    for holder in read_holders(host)[0]:
+        if holder.unit == PERSISTENCED:
+            continue
+        name = POD + named_pod(host, holder.pod) if holder.pod else holder.named()
+        for device in holder.devices:
+            found[device] = (*found.get(device, ()), name)
+    return found
