@@ -396,12 +396,60 @@ observation:
               type: int
               returned: success
             remap_pending:
-              description: Whether a row of memory waits for a reset to be remapped.
+              description: Whether a row of memory waits for a reset to be remapped. Null where the GPU does not tell.
               type: bool
               returned: success
             remap_failed: {description: Whether a row of memory could not be remapped., type: bool, returned: success}
+            sram_exceeded:
+              description:
+                - Whether the uncorrectable errors of a cache are more than NVIDIA lets a board have. Null where the GPU
+                  does not tell.
+              type: bool
+              returned: success
+            recovery_action:
+              description:
+                - What the driver asks for, as nvml.h numbers it. C(0) is nothing, C(1) a reset of the GPU, C(2) a
+                  reboot, C(3) an end of peer work, C(4) no new work and then a reset, C(5) a recovery of the IMEX
+                  domain, C(6) a reset of the bus, C(7) a reboot of the system. Null with drivers before 565.
+              type: int
+              returned: success
             processes: {description: Ids of the processes that compute., type: list, elements: int, returned: success}
             error: {description: NVML's word for a GPU that does not answer., type: str, returned: success}
+    kernel_log:
+      description: Errors that GPUs and NVSwitches have had since the boot, from the kernel's log.
+      type: dict
+      returned: success
+      contains:
+        complete:
+          description:
+            - Whether the log goes back to the boot. False where it has been overwritten, so that errors may be missing;
+              null where it cannot be read.
+          type: bool
+          returned: success
+        errors:
+          description: The latest 200, by when they were last seen. The same error of the same GPU is one.
+          type: list
+          elements: dict
+          returned: success
+          contains:
+            pci_address: {description: Of the GPU or NVSwitch., type: str, returned: success}
+            uuid: {description: "Of the GPU, where the log tells it.", type: str, returned: success}
+            xid: {description: The GPU's error number. Null of an NVSwitch., type: int, returned: success}
+            sxid: {description: The NVSwitch's error number. Null of a GPU., type: int, returned: success}
+            meaning: {description: What it is., type: str, returned: success, sample: the GPU has fallen off the bus}
+            kind:
+              description:
+                - What it means for the node. C(event) is an application's, C(suspicion) wants a closer look when it
+                  comes again, C(warning) is told, C(pending) waits for the next reset, C(sick) is one that work should
+                  not be given to before it is mended.
+              type: str
+              returned: success
+            remedy: {description: "What mends it, empty where nothing has to be.", type: str, returned: success}
+            count: {description: How often it was seen., type: int, returned: success}
+            first_seconds: {description: "When first, in seconds since the boot.", type: int, returned: success}
+            last_seconds: {description: "When last, in seconds since the boot.", type: int, returned: success}
+            process: {description: "The process that it is about, where one is told.", type: str, returned: success}
+            text: {description: The rest of its last line., type: str, returned: success}
     devices:
       description: What of the host can be given to containers, as M(gpuops.nvidia.gpu_validation) returns it.
       type: dict

@@ -73,6 +73,20 @@ def test_a_fabric_that_is_not_configured_fails_with_its_remedy(fleet: Fleet) -> 
     assert not module(fleet, "gpu_validation").get("failed")
 
 
+def test_a_gpu_that_answers_and_computes_wrongly_is_not_offered(fleet: Fleet) -> None:
+    directory = fleet.lab.host(HOST).silicon
+    silicon.inject_fault(directory, "wrong-result", 1, sm=7)
+    try:
+        verdict = module(fleet, "gpu_validation")
+        assert verdict["failed"] and "prove at multiprocessor 7, " in verdict["msg"], verdict
+        assert {check["name"] for check in verdict["checks"] if check["status"] != "passed"} == {"compute"}
+        assert "driver-ready" not in fleet.say(HOST, "ls", "/run/nvidia/validations")
+    finally:
+        silicon.clear_faults(directory)
+    verdict = module(fleet, "gpu_validation")
+    assert [each["multiprocessors_seen"] for each in verdict["compute"]] == [148, 148]
+
+
 @pytest.mark.variation
 def test_a_driver_that_does_not_come_back_is_named_by_everything_that_asks_it(fleet: Fleet) -> None:
     directory = fleet.lab.host(HOST).silicon

@@ -143,16 +143,21 @@ def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: F
     fleet.lab.kubectl(["delete", "deployment,pod", "--now", "--ignore-not-found", "mover", "keeper"], check=False)
 
 
-def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> None:
+def test_a_boot_brings_layout_and_settings_back_before_containers_start(fleet: Fleet) -> None:
     before = instances(fleet)
+    settings = [{"match": ["all"], "power_limit": 500, "gpu_clocks": [1200, 1980]}]
+    assert not fleet.tasks(HOST, [{"gpuops.nvidia.gpu_settings": {"gpus": settings}}]).result(
+        HOST, "gpu_settings").get("failed")
     fleet.lab.reboot(HOST)
     shell(fleet, "systemctl is-system-running --wait || true")
     before_what = fleet.say(HOST, "systemctl", "show", UNIT, "--property", "Before", "--value").split()
     assert {"kubelet.service", "containerd.service", "gpuops-nvidia-cdi.service"} <= set(before_what)
     assert fleet.say(HOST, "systemctl", "is-active", UNIT) == "active"
+    assert fleet.say(HOST, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader").split("\n") == [
+        "500.00 W"] * GPUS
     assert instances(fleet) == before and len(before) == 7 * GPUS
     assert in_specification(fleet) == sorted(mig_devices(fleet))
-    again = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE)
+    again = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE, gpu_settings_gpus=settings)
     assert [task for _host, task in again.changes() if not task.endswith("Validate the host")] == [], "what is in /run"
     assert offered(fleet) == {"gpu": 7 * GPUS}
 

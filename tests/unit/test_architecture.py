@@ -16,7 +16,8 @@ import workspace
 UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
 CAPABILITIES = [room for room in ROOMS
-                if room not in ("core", "hardware", "packages", "validation", "rollout", "cluster", "fleet", "mains")]
+                if room not in ("core", "hardware", "packages", "validation", "health", "rollout", "cluster", "fleet",
+                                "mains")]
 ALLOWED = {
     "core": set(),
     "hardware": {"core"},
@@ -24,8 +25,9 @@ ALLOWED = {
     "rollout": {"core"},
     "cluster": {"core", "rollout"},
     "fleet": {"core"},
+    "health": {"core", "hardware"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
-    "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", "writing", *CAPABILITIES},
+    "mains": {"core", "hardware", "packages", "validation", "health", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}

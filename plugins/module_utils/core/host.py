@@ -142,6 +142,25 @@ class Host:
                     return None
                 raise self._failure(error, name, "read") from error
 
+    def kernel_log(self) -> Optional[List[str]]:
+        """The records of the kernel's log, oldest first, as /dev/kmsg has them; None where it cannot be read.
+
+        A container may have none, or a pipe in its place. One read is one record (Documentation/ABI/testing/dev-kmsg);
+        a record that was overwritten meanwhile is EPIPE, and the next read goes on behind it.
+        """
+        try:
+            handle = os.open(self.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISREG(mode):
+                with os.fdopen(os.dup(handle), "rb") as whole:
+                    return whole.read().decode("utf-8", "replace").splitlines()
+            return _kernel_records(handle) if stat.S_ISCHR(mode) else None
+        finally:
+            os.close(handle)
+
     def read_part(self, name: str, offset: int, length: int) -> bytes:
         """So many bytes of a file from there on; fewer where it ends before, none where it is not there."""
         handle = self._open(name)
@@ -778,6 +797,22 @@ def _encoded(name: str, text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise HostFailed("host.no_unicode", "text for %s that is no Unicode: %s" % (name, error), "text",
                          "correct what it was made from", name) from error
+
+
+def _kernel_records(handle: int) -> Optional[List[str]]:
+    found: List[str] = []
+    while True:
+        try:
+            data = os.read(handle, 1 << 14)
+        except BlockingIOError:
+            return found
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                continue
+            return None
+        if not data:
+            return found
+        found.append(data.decode("utf-8", "replace"))
 
 
 def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:

@@ -7,10 +7,11 @@ from typing import Any
 from ..core.host import Host
 from ..core.module import run_reader
 from ..hardware.report import compact, read_host
+from ..health.errors import read_errors
 
 
 def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
-    observation = read_host(host)
+    observation = dict(read_host(host), kernel_log=read_errors(host))
     return {"observation": observation, "ansible_facts": {"gpuops": compact(observation)}}
 
 

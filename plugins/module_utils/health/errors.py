@@ -1,0 +1,80 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The errors that GPUs and NVSwitches have had since the boot, from the kernel's log: told, and not judged."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
+
+from ..core.host import Host
+from .catalogue import NONE, WARNING, sxid, xid
+from .kernel_log import Event, Record, gaps, parse_event, parse_record, parse_uuids
+
+# A GPU may write hundreds of thousands of lines of one error: it is told once, with their number
+MOST = 200
+
+
+@dataclass(frozen=True)
+class _Same:
+    """Events of one number and one place, the last of them, how many, and when the first was."""
+
+    last: Event
+    count: int
+    first_at: int
+
+
+def read_errors(host: Host) -> Dict[str, Any]:
+    """{'errors', 'complete'}: see told(). complete is None where the log cannot be read."""
+    texts = host.kernel_log()
+    if texts is None:
+        return {"errors": [], "complete": None}
+    records = [record for record in map(parse_record, texts) if record is not None]
+    return told(records)
+
+
+def told(records: List[Record]) -> Dict[str, Any]:
+    """{'errors', 'complete'}. complete: whether the log goes back to the boot, so that none can be missing."""
+    uuids = parse_uuids(records)
+    same: Dict[Tuple[Any, ...], _Same] = {}
+    for event in _events(records):
+        key = (event.address, event.number, event.is_switch, event.instance, event.is_fatal)
+        before = same.get(key)
+        same[key] = _Same(event, 1, event.at) if before is None else _Same(event, before.count + 1, before.first_at)
+    errors = sorted(same.values(), key=lambda each: each.last.at)
+    return {
+        "errors": [_error(each, uuids) for each in errors[-MOST:]],
+        "complete": not gaps((record.sequence for record in records), -1),
+    }
+
+
+def _events(records: Iterable[Record]) -> Iterable[Event]:
+    """An NVSwitch follows its first line up with more of the same number, which say no more of what happened."""
+    before: Any = None
+    for record in records:
+        event = parse_event(record)
+        if event is None:
+            continue
+        key = (event.address, event.number, event.link) if event.is_switch else None
+        if key is None or key != before:
+            yield event
+        before = key
+
+
+def _error(each: _Same, uuids: Mapping[str, str]) -> Dict[str, Any]:
+    event = each.last
+    meaning = sxid(event.number, bool(event.is_fatal)) if event.is_switch else xid(event.number)
+    is_warning = meaning.by_severity and event.is_fatal is False
+    return {
+        "pci_address": event.address,
+        "uuid": uuids.get(event.address, ""),
+        "xid": None if event.is_switch else event.number,
+        "sxid": event.number if event.is_switch else None,
+        "meaning": meaning.text,
+        "kind": WARNING if is_warning else meaning.kind,
+        "remedy": NONE if is_warning else meaning.remedy,
+        "count": each.count,
+        "first_seconds": each.first_at // 1000000,
+        "last_seconds": event.at // 1000000,
+        "process": event.process,
+        "text": event.text,
+    }

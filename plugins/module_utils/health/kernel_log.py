@@ -1,0 +1,146 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the driver writes into the kernel's log. Pure.
+
+Forms: open-gpu-kernel-modules 595.45.04 (src/nvidia/src/kernel/rc/kernel_rc.c: "NVRM: Xid (%s): %d"; gpu.c: changes of
+the recovery action, "NVRM: GPU at PCI:..."; common_nvswitch.h: "SXid (PCI:...): %05d, Fatal"). Records: the Linux
+kernel's Documentation/ABI/testing/dev-kmsg.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Tuple
+
+# Older drivers leave 'PCI:' and the domain away; a line about a part of a GPU names its instances
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)"
+    r"(?: GPU-I:(?P<gi>[0-9a-fA-F]+)(?: GPU-CI:(?P<ci>[0-9a-fA-F]+))?)?\): (?P<number>\d+)(?:, (?P<text>.*))?")
+_PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?, name=(?P<name>[^,]*?)(?:, |$)")
+_PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
+_ACTION = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x(?P<to>[0-9a-fA-F]+)")
+_LINK = re.compile(r"(?P<unit>[A-Z0-9_]+)\s+(?P<severity>Fatal|Nonfatal)\b.*?Link\s+(?P<link>-?\d+)"
+                   r".*?\(0x(?P<first>[0-9a-fA-F]+)")
+_SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+), "
+                   r"(?P<severity>Fatal|Non-fatal)(?:, Link (?P<link>\d+))?")
+_UUID = re.compile(r"NVRM: GPU at PCI:(?P<address>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
+_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?"
+                     r"(?P<address>(?:[0-9a-fA-F]+:)+[0-9a-fA-F]+(?:\.[0-7])?).*fallen off the bus")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of /dev/kmsg. sequence: its number since the boot. at: microseconds since the boot."""
+
+    sequence: int
+    at: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """An error that a GPU or an NVSwitch had.
+
+    address:   of PCI, in the form of sysfs.
+    number:    Xid or SXid.
+    is_switch: whether it is an SXid.
+    sequence:  of its record.
+    at:        microseconds since the boot.
+    instance:  (GPU instance, compute instance) that it is about, -1 for all.
+    process:   name and number of the process that it is about, '' where none is told.
+    previous:  the Xid that caused it, 0 where none is told.
+    action:    the recovery action that the driver asks for from now on, -1 where the line tells none.
+    is_fatal:  what the line says; None where it says nothing.
+    link, subcode: of NVLink 5, -1 where the line is about none.
+    text:      the rest of the line.
+    """
+
+    address: str
+    number: int
+    is_switch: bool = False
+    sequence: int = 0
+    at: int = 0
+    instance: Tuple[int, int] = (-1, -1)
+    process: str = ""
+    previous: int = 0
+    action: int = -1
+    is_fatal: Optional[bool] = None
+    link: int = -1
+    subcode: int = -1
+    text: str = ""
+
+
+def parse_record(text: str) -> Optional[Record]:
+    """'6,1234,5678901,-;message', with lines of properties behind it; None for what is none."""
+    head, separator, rest = text.partition(";")
+    fields = head.split(",")
+    if not separator or len(fields) < 4 or not (fields[1].isdigit() and fields[2].isdigit()):
+        return None
+    return Record(int(fields[1]), int(fields[2]), rest.split("\n", 1)[0])
+
+
+def gaps(sequences: Iterable[int], before: int) -> List[Tuple[int, int]]:
+    """(first, last) of records that are missing. before: the last one that was read, -1 for none."""
+    found = []
+    for sequence in sequences:
+        if sequence > before + 1:
+            found.append((before + 1, sequence - 1))
+        before = max(before, sequence)
+    return found
+
+
+def parse_event(record: Record) -> Optional[Event]:
+    """The error that a record tells of, None for any other."""
+    line = record.message
+    match = _XID.search(line)
+    if match:
+        return _xid(record, match)
+    match = _SXID.search(line)
+    if match:
+        return Event(
+            normal(match["address"]), int(match["number"]), True, record.sequence, record.at,
+            is_fatal=match["severity"] == "Fatal", link=int(match["link"] or -1), text=line[match.end():].strip(", "))
+    match = _FALLEN.search(line)
+    if match:
+        # Said without a number, where the GPU is found to be gone before anything else goes wrong
+        return Event(normal(match["address"]), 79, False, record.sequence, record.at, text=line)
+    return None
+
+
+def _xid(record: Record, match: "re.Match[str]") -> Event:
+    text = match["text"] or ""
+    process, previous, action, link = (each.search(text) for each in (_PROCESS, _PREVIOUS, _ACTION, _LINK))
+    known = process is not None and process["pid"].isdigit()
+    return Event(
+        address=normal(match["address"]),
+        number=int(match["number"]),
+        sequence=record.sequence,
+        at=record.at,
+        instance=(int(match["gi"] or "-1", 16), int(match["ci"] or "-1", 16)),
+        process="%s (pid %s)" % (process["name"].strip("'"), process["pid"]) if known and process else "",
+        previous=int(previous.group(1)) if previous else 0,
+        action=int(action["to"], 16) if action else -1,
+        is_fatal=None if link is None else link["severity"] == "Fatal",
+        link=-1 if link is None else int(link["link"]),
+        subcode=-1 if link is None else int(link["first"], 16) >> 20 & 0x3F,
+        text=text,
+    )
+
+
+def parse_uuids(records: Iterable[Record]) -> Dict[str, str]:
+    """{PCI address: UUID}: the only way from one to the other for a GPU that is gone."""
+    found = {}
+    for record in records:
+        match = _UUID.search(record.message)
+        if match:
+            found[normal(match["address"])] = match["uuid"]
+    return found
+
+
+def normal(address: str) -> str:
+    """sysfs form: '0000:3b:00' and '3b:00' are '0000:3b:00.0', as the driver leaves function and domain away."""
+    text = address.lower()
+    text = text if "." in text else text + ".0"
+    parts = text.split(":")
+    domain, rest = (parts[0], parts[1:]) if len(parts) == 3 else ("0", parts)
+    return "%04x:%s" % (int(domain, 16), ":".join(rest))
