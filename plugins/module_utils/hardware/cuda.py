@@ -16,9 +16,11 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 LIBRARY = "libcuda.so.1"
 # cuda.h, CUdevice_attribute
-MULTIPROCESSORS = 16
+MULTIPROCESSORS, INTEGRATED, COMPUTE_MODE = 16, 18, 20
+# cuda.h, CUdevice_P2PAttribute: of pairs with NVLink between them
+_NATIVE_ATOMICS = 3
 # cuda.h, CUresult
-PEER_ACCESS_ALREADY_ENABLED = 704
+OUT_OF_MEMORY, PEER_UNSUPPORTED, PEER_ALREADY, PEERS_TOO_MANY = 2, 217, 704, 711
 # CU_CTX_SCHED_BLOCKING_SYNC: who waits for a kernel does so without a processor
 _BLOCKING = 4
 # cuda.h, CUjit_option: where the compiler writes what is wrong, and how long that may be
@@ -49,8 +51,11 @@ _TYPES: Dict[str, Tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (_device_pointer, _pointer, _size, _pointer),
     "cuMemcpyDtoHAsync_v2": (_pointer, _device_pointer, _size, _pointer),
     "cuMemcpyPeerAsync": (_device_pointer, _pointer, _device_pointer, _pointer, _size, _pointer),
+    "cuMemsetD8_v2": (_device_pointer, ctypes.c_ubyte, _size),
     "cuDeviceCanAccessPeer": (_pointer, _int, _int),
+    "cuDeviceGetP2PAttribute": (_pointer, _int, _int, _int),
     "cuCtxEnablePeerAccess": (_pointer, _uint),
+    "cuCtxDisablePeerAccess": (_pointer,),
     "cuModuleLoadDataEx": (_pointer, _text, _uint, _pointer, _pointer),
     "cuModuleUnload": (_pointer,),
     "cuModuleGetFunction": (_pointer, _pointer, _text),
@@ -87,7 +92,7 @@ class Cuda:
         try:
             self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise CudaFailed("dlopen", 0, str(error)) from error
+            raise CudaFailed(LIBRARY, 0, str(error)) from error
 
     def call(self, name: str, *arguments: Any) -> None:
         self._announce(name)
@@ -133,8 +138,11 @@ class Cuda:
     def attribute(self, device: int, attribute: int) -> int:
         return self._number("cuDeviceGetAttribute", attribute, device)
 
-    def can_reach(self, device: int, peer: int) -> bool:
-        return bool(self._number("cuDeviceCanAccessPeer", device, peer))
+    def are_linked(self, device: int, peer: int) -> bool:
+        """Whether NVLink leads from one to the other: over PCIe they may reach each other too, and copies are the
+        host's business there."""
+        return bool(self._number("cuDeviceCanAccessPeer", device, peer)
+                    and self._number("cuDeviceGetP2PAttribute", _NATIVE_ATOMICS, device, peer))
 
 
 class Context:
@@ -198,12 +206,23 @@ class Context:
         self.wait()
         return memory.raw
 
-    def reach(self, peer: Context) -> None:
+    def reach(self, peer: Context) -> bool:
+        """Whether the device may reach the other's memory from now on."""
         try:
             self.cuda.call("cuCtxEnablePeerAccess", peer.handle, 0)
         except CudaFailed as failed:
-            if failed.code != PEER_ACCESS_ALREADY_ENABLED:
+            if failed.code in (PEER_UNSUPPORTED, PEERS_TOO_MANY):
+                return False
+            if failed.code != PEER_ALREADY:
                 raise
+        return True
+
+    def let_go(self, peer: Context) -> None:
+        """A device may reach eight others at a time."""
+        self.cuda.call("cuCtxDisablePeerAccess", peer.handle)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self.cuda.call("cuMemsetD8_v2", address, byte, size)
 
     def wait(self) -> None:
         self.cuda.call("cuCtxSynchronize")

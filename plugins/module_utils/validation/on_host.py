@@ -93,12 +93,15 @@ def computed(host: Host, evidence: Evidence, trusting: bool = False, check_mode:
     if evidence.compute == NONE or prerequisite_of_compute(evidence):
         return evidence
     before = record.kept(host)
-    devices = devices_to_prove(evidence.nvml, _programs(host, evidence.nvml), pods_with_devices(host))
+    devices = devices_to_prove(evidence.nvml, _programs(host, evidence.nvml), pods_with_devices(host),
+                               evidence.facts.nvswitches > 0 or bool(evidence.facts.fabric),
+                               bool(evidence.facts.vgpu_manager))
     known = {device.uuid: record.hanging(before, device) or (
         record.trusted(before, device, evidence.compute) if trusting else None) for device in devices}
     proofs = prove_all([device for device in devices if known[device.uuid] is None], LEVELS[evidence.compute])
-    if host.is_root() and not check_mode and proofs:
-        record.keep(host, before, evidence.compute, proofs)
+    proofs = tuple(record.with_earlier(before, proof) for proof in proofs)
+    if host.is_root() and proofs:
+        record.keep(host, evidence.compute, proofs, only_left=check_mode)
     new = {proof.device.uuid: proof for proof in proofs}
     return replace(evidence, proofs=tuple(known[device.uuid] or new[device.uuid] for device in devices))
 

@@ -9,7 +9,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.refusal import Refusal
 from .checks import Check
-from .status import FAILED, PASSED
+from .status import FAILED, PASSED, UNKNOWN
 
 # The GPU Operator's validator (cmd/nvidia-validator): its operands wait for these files
 STATUS_DIRECTORY = "/run/nvidia/validations"
@@ -19,6 +19,8 @@ STATUS_FILES: Dict[str, Tuple[str, ...]] = {
 }
 # Of what may be unknown, or left alone because somebody is at work: they take a file away by failing alone
 UNLESS_FAILED: Dict[str, Tuple[str, ...]] = {"driver-ready": ("recovery", "memory_health", "compute")}
+# Of what may be unknown for once: it brings no file back
+NOT_BY_UNKNOWN: Dict[str, Tuple[str, ...]] = {"driver-ready": ("compute",)}
 # Contents that operands source: a driver on the host, at the root
 DRIVER_READY = (
     "IS_HOST_DRIVER=true\n"
@@ -45,10 +47,16 @@ def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[st
     """{status file: its text, or None where it has to go} of those that do not say what the checks have found."""
     passed = {check.name for check in checks if check.status == PASSED}
     failed = {check.name for check in checks if check.status == FAILED}
-    wanted = {"%s/%s" % (STATUS_DIRECTORY, name):
-              _OURS[name] if passed.issuperset(needed) and failed.isdisjoint(UNLESS_FAILED.get(name, ())) else None
-              for name, needed in STATUS_FILES.items()}
-    return {path: text for path, text in wanted.items() if host.read(path) != text}
+    unknown = {check.name for check in checks if check.status == UNKNOWN}
+    changes: Dict[str, Optional[str]] = {}
+    for name, needed in STATUS_FILES.items():
+        path, there = "%s/%s" % (STATUS_DIRECTORY, name), host.read("%s/%s" % (STATUS_DIRECTORY, name))
+        is_well = passed.issuperset(needed) and failed.isdisjoint(UNLESS_FAILED.get(name, ()))
+        text = _OURS[name] if is_well else None
+        # Whether devices compute is not known: what is there stays, and nothing comes
+        if there != text and not (is_well and there is None and unknown.intersection(NOT_BY_UNKNOWN.get(name, ()))):
+            changes[path] = text
+    return changes
 
 
 def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:

@@ -320,6 +320,14 @@ def test_what_cannot_be_read_is_unknown_and_neither_takes_out_nor_clears(tmp_pat
     assert write_status_files(host, failing) == ["/run/nvidia/validations/driver-ready"]
 
 
+def test_that_nobody_knows_whether_devices_compute_brings_no_status_file(tmp_path: Any) -> None:
+    host, untold = Host(str(tmp_path)), evidence(proofs=(proof(0), proof(1, seen=107)))
+    assert check_named("compute", untold).status == "unknown"
+    assert write_status_files(host, run_chain(untold)) == ["/run/nvidia/validations/toolkit-ready"]
+    write_status_files(host, run_chain(evidence()))
+    assert write_status_files(host, run_chain(untold)) == [], "what is there stays"
+
+
 def test_a_driver_that_does_not_tell_its_recovery_action_is_unknown() -> None:
     check = check_named("recovery", evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, recovery_action=None)))))
     assert check.status == "unknown"

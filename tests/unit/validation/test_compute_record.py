@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -13,6 +14,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof, Wrong
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.verdict import judged
 
 DEVICE = Device("GPU-1", "GPU 1")
 WELL = Proof(DEVICE, board="Tesla T4", multiprocessors=40, seen=40)
@@ -21,6 +23,7 @@ WELL = Proof(DEVICE, board="Tesla T4", multiprocessors=40, seen=40)
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    (tmp_path / "var/lib").mkdir(parents=True)
     return Host(str(tmp_path))
 
 
@@ -32,7 +35,7 @@ def asleep() -> Iterator[int]:
 
 
 def keep(host: Host, *proofs: Proof, level: str = "standard") -> None:
-    record.keep(host, record.kept(host), level, proofs)
+    record.keep(host, level, proofs, only_left=False)
 
 
 def trusted(host: Host, level: str = "quick", device: Device = DEVICE) -> Any:
@@ -56,6 +59,57 @@ def test_a_device_that_somebody_has_now_is_not_told_to_be_well(host: Host) -> No
 def test_another_load_of_the_driver_begins_anew(host: Host) -> None:
     keep(host, WELL)
     os.utime(host.path("/sys/module/nvidia"), (1, 1))
+    assert trusted(host) == WELL, "the kernel stamps a directory of sysfs whenever it looks at it anew"
+    os.rename(host.path("/sys/module/nvidia"), host.path("/sys/module/before"))
+    os.mkdir(host.path("/sys/module/nvidia"))
+    assert trusted(host) is None
+
+
+def test_a_step_of_ours_may_have_reset_the_gpu(host: Host) -> None:
+    keep(host, WELL)
+    host.make_directory("/var/lib/gpuops", 0o700)
+    host.write("/var/lib/gpuops/journal.jsonl", "{}\n")
+    assert trusted(host) is None
+
+
+WRONG = Proof(DEVICE, wrong=(Wrong("prove", "multiprocessor 3"),))
+
+
+def again(host: Host, proof: Proof) -> str:
+    return judged(record.with_earlier(record.kept(host), proof)).status
+
+
+def test_what_failed_goes_on_to_count_until_it_passes(host: Host) -> None:
+    """A device that somebody has opened since, or of which nothing can be told, is as sick as it was."""
+    keep(host, WRONG)
+    used = Proof(Device("GPU-1", "GPU 1", in_use=("python (pid 7)",)))
+    untold = Proof(DEVICE, call="cuModuleLoadDataEx", code=218)
+    assert [again(host, each) for each in (used, untold, WELL)] == ["failed", "failed", "passed"]
+    keep(host, record.with_earlier(record.kept(host), used))
+    told = judged(record.with_earlier(record.kept(host), used)).evidence
+    assert "computes wrongly: prove at multiprocessor 3" in told
+    host.make_directory("/var/lib/gpuops", 0o700)
+    host.write("/var/lib/gpuops/journal.jsonl", "{}\n")
+    assert again(host, used) == "failed"
+    keep(host, WELL)
+    assert again(host, used) == "skipped"
+
+
+def test_in_check_mode_only_what_hangs_is_written_down(host: Host, asleep: int) -> None:
+    record.keep(host, "quick", [WELL, Proof(Device("MIG-1", "MIG", gpu="GPU-7"), call="cuInit", left=asleep)], True)
+    assert trusted(host) is None
+    found = record.hanging(record.kept(host), Device("MIG-2", "its neighbour", gpu="GPU-7"))
+    assert found is not None and judged(found).status == "failed"
+
+
+def test_a_process_that_only_takes_its_time_to_end_hangs_nowhere(host: Host, asleep: int) -> None:
+    keep(host, replace(WELL, left=asleep))
+    assert record.hanging(record.kept(host), DEVICE) is None
+
+
+def test_a_full_run_hides_no_verdict(host: Host) -> None:
+    (Path(host.path("/run"))).write_text("no directory")
+    keep(host, WELL)
     assert trusted(host) is None
 
 

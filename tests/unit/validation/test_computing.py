@@ -10,12 +10,17 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Tuple
 
 import pytest
 from simulated_board import SimulatedBoard
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.levels import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.parent import prove_all
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.verdict import judged
 from gpulab import silicon
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -25,7 +30,8 @@ import json, sys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import levels, parent, verdict
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device
 asked = json.loads(sys.argv[1])
-devices = [Device(uuid, "GPU %d" % index, not uuid.startswith("MIG-")) for index, uuid in enumerate(asked["uuids"])]
+devices = [Device(uuid, "GPU %d" % index, not uuid.startswith("MIG-"), switched=True)
+           for index, uuid in enumerate(asked["uuids"])]
 level = levels.LEVELS[asked["level"]]
 level = level.__class__(**{**vars(level), **asked["but"]})
 proofs = parent.prove_all(devices, level, asked["silence"])
@@ -121,7 +127,7 @@ def test_a_copy_to_a_peer_that_spoils_a_byte_is_found(board: Computer) -> None:
     board.fault("bad-peer-copy", 1, at=77)
     first, second = board.verdicts("standard")
     assert first[0] == "passed"
-    assert second[:2] == ["failed", "computes wrongly: peer at byte 77 of a copy to GPU 0, 5d instead of 4d"]
+    assert second[:2] == ["failed", "computes wrongly: peer at byte 77 of a copy to GPU 0, 7c instead of 6c"]
 
 
 def test_memory_that_keeps_nothing_right_is_found(tmp_path: Path) -> None:
@@ -140,7 +146,8 @@ def test_memory_that_keeps_nothing_right_is_found(tmp_path: Path) -> None:
     ("cuInit", 100, "failed", "device nodes"),
     ("cuInit", 34, "failed", "stub"),
     ("cuDevicePrimaryCtxRetain", 102, "failed", "licensed"),
-    ("cuDevicePrimaryCtxRetain", 46, "skipped", ""),
+    ("cuDevicePrimaryCtxRetain", 46, "failed", "reset the GPU"),
+    ("cuDevicePrimaryCtxRetain", 805, "unknown", ""),
     ("cuMemAlloc_v2", 2, "skipped", ""),
     ("cuModuleLoadDataEx", 221, "failed", "ptxjitcompiler"),
     ("cuModuleLoadDataEx", 223, "unknown", ""),
@@ -173,9 +180,14 @@ def test_a_fault_of_a_bounded_program_is_believed_the_second_time(board: Compute
 def test_wrong_numbers_are_not_tried_again(board: Computer) -> None:
     """Who computes wrongly once in two is as bad as one that always does."""
     board.fault("wrong-result", 0, sm=2)
-    board.fault("call", 0, call="cuMemcpyHtoDAsync_v2", code=719, nth=2, times=1)
+    board.fault("call", 0, call="cuMemAllocHost_v2", code=719, times=0)
     proof, verdict = board.proved(uuids=board.uuids()[:1])[0]
     assert verdict[0] == "failed" and "computes wrongly" in verdict[1]
+
+
+def test_a_device_that_its_mode_keeps_from_us_is_in_use(board: Computer) -> None:
+    board.set("board.compute_mode", 2)
+    assert board.verdict()[:2] == ["skipped", "in use: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE (46)"]
 
 
 @pytest.mark.parametrize("key, value, code", [("board.compute_mode", 2, 46), ("gpu.0.fabric.state", 2, 802)])
@@ -264,6 +276,38 @@ def test_a_child_that_cannot_be_ended_is_left_behind_and_named(board: Computer) 
         verdict = json.loads(prover.communicate(timeout=60)[0])[0][1]
         os.waitpid(child, 0x40000000)
     assert verdict[1].endswith("and its process (%d) cannot be ended" % child)
+
+
+def test_a_process_of_ours_that_hangs_is_no_use_of_the_device() -> None:
+    """NVML lists it, as it has the device open: the second run is not to take that for somebody's work."""
+    device = Device("GPU-1", "GPU 1", in_use=("python3 (pid 77)",))
+    assert judged(Proof(device, call="the call of an earlier check", left=77)).status == "failed"
+
+
+def test_a_device_of_which_it_cannot_be_told_is_left_alone(board: Computer) -> None:
+    device = Device(board.uuids()[0], "GPU 0", unknown="whether it is divided cannot be told: Insufficient Permissions")
+    (proof,) = prove_all([device], LEVELS["quick"])
+    assert judged(proof).status == "unknown" and proof.call == ""
+
+
+def test_peers_without_switches_are_not_judged_by_all_their_links() -> None:
+    slow = Proof(Device("GPU-1", "GPU 1"), board="NVIDIA A100-SXM4-80GB", multiprocessors=108, seen=108,
+                 rates={"peer": 72.0})
+    assert judged(slow).status == "passed"
+    assert judged(replace(slow, device=replace(slow.device, switched=True))).status == "failed"
+
+
+def test_memory_that_could_not_be_had_is_not_said_to_be_tested() -> None:
+    proof = Proof(Device("GPU-1", "GPU 1"), multiprocessors=1, seen=1, written=1 << 30, unwritten=3 << 30)
+    assert judged(proof)[:2] == ("unknown", "1024 of 4096 MiB of memory could be written")
+
+
+def test_a_time_that_is_over_is_told_as_such(board: Computer) -> None:
+    """One that says something all the time, and comes to no end."""
+    board.fault("slow", 0, call="cuMemsetD8_v2", ms=1500)
+    script = PROVER.replace("**asked[\"but\"]", "\"limit\": 3")
+    ((_proof, verdict),) = board.say(script, board.asked("quick", 60.0, board.uuids()[:1]))
+    assert verdict[0] == "failed" and "had not answered after" in verdict[1], verdict
 
 
 def test_a_library_that_dies_is_tried_again_and_then_told(board: Computer) -> None:

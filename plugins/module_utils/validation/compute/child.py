@@ -10,7 +10,7 @@ import os
 import time
 from typing import Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
-from ...hardware.cuda import MULTIPROCESSORS, Context, Cuda, CudaFailed
+from ...hardware.cuda import COMPUTE_MODE, INTEGRATED, MULTIPROCESSORS, OUT_OF_MEMORY, Context, Cuda, CudaFailed
 from .kernels import (
     FACTOR_SIZE,
     NAMES,
@@ -36,11 +36,15 @@ _STREAMING, _STREAMING_THREADS = 8, 256
 _MASKS = (0, 0xFFFFFFFF)
 # What the driver and others may need meanwhile of memory that is written as a whole
 _SPARED = 256 * MIB
-# The driver writes no compiled program into a home directory, loads no libraries before they are needed, and numbers
-# devices as the bus does
-_ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1", "CUDA_FORCE_PRELOAD_LIBRARIES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+# The driver writes no compiled program into a home directory, loads no libraries before they are needed, numbers
+# devices as the bus does, and finds no daemon that shares them (MPS): its server would stay on the device
+_ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1", "CUDA_FORCE_PRELOAD_LIBRARIES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "CUDA_MPS_PIPE_DIRECTORY": "/dev/null/none"}
+# What no result is: each program has to write over it
+_STALE = 0xFF
 # Of the task's own environment, those that would change which device is seen, and how
-_OTHERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DISABLE_JIT", "CUDA_DISABLE_PTX_JIT", "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT",
+_OTHERS = ("CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES", "CUDA_DISABLE_JIT", "CUDA_DISABLE_PTX_JIT",
+           "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT",
            "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MODULE_LOADING")
 
 
@@ -49,7 +53,8 @@ def prove(say: Say, uuid: str, level: Level) -> None:
     begun = time.monotonic()
     with _saying_failure(say):
         cuda, (device,) = _opened(say, [uuid])
-        say(board=cuda.name(device), multiprocessors=cuda.attribute(device, MULTIPROCESSORS))
+        say(board=cuda.name(device), multiprocessors=cuda.attribute(device, MULTIPROCESSORS),
+            exclusive=cuda.attribute(device, COMPUTE_MODE) != 0)
         context = Context(cuda, device)
         say(started=round(time.monotonic() - begun, 3))
         _Work(say, context, cuda.attribute(device, MULTIPROCESSORS), level).run()
@@ -108,7 +113,8 @@ class _Work:
         self.copy()
         if self.level.streamed:
             self.stream()
-        if self.level.patterns:
+        # What is the host's own memory is not the GPU's to be tested
+        if self.level.patterns and not self.context.cuda.attribute(self.context.device, INTEGRATED):
             self.write_memory()
 
     def prove(self) -> None:
@@ -127,6 +133,8 @@ class _Work:
 
     def _proved(self, blocks: int) -> Tuple[bytes, Sequence[int]]:
         results, places = (self.context.allocated(size) for size in (blocks * WORDS_SIZE, blocks * 4))
+        self.context.fill(results, _STALE, blocks * WORDS_SIZE)
+        self.context.fill(places, _STALE, blocks * 4)
         self.kernels["prove"].launch(blocks, THREADS, ctypes.c_uint64(results), ctypes.c_uint64(places),
                                      ctypes.c_uint32(self.level.rounds))
         found = self.context.read(results, blocks * WORDS_SIZE), array.array("I", self.context.read(places, blocks * 4))
@@ -142,6 +150,7 @@ class _Work:
         given = ctypes.create_string_buffer(factors(), 2 * FACTOR_SIZE)
         self.context.to_device(there, given, 2 * FACTOR_SIZE)
         for _launch in range(self.level.launches):
+            self.context.fill(products, _STALE, size)
             self.kernels["multiply"].launch(blocks, THREADS, ctypes.c_uint64(products), ctypes.c_uint64(there),
                                             ctypes.c_uint32(self.level.rounds))
             self._compare_blocks("multiply", self.context.read(products, size), expected, ())
@@ -210,19 +219,22 @@ class _Work:
     def write_memory(self) -> None:
         """All that is free, or as much of it as is to be had in one piece."""
         threads = self.multiprocessors * _STREAMING * _STREAMING_THREADS
-        size = self.context.free_memory() - _SPARED
+        size = free = self.context.free_memory() - _SPARED
+        self.say(unwritten=max(free, 0))
         while size >= 4 * threads:
             words = size // 4 // threads * threads
             try:
                 memory = self.context.allocated(words * 4)
-            except CudaFailed:
+            except CudaFailed as failed:
+                if failed.code != OUT_OF_MEMORY:
+                    raise
                 size //= 2
                 continue
             for mask in _MASKS:
                 self._fill(memory, words, mask)
                 self._expect(memory, words, mask)
             self.context.free(memory)
-            self.say(written=words * 4)
+            self.say(written=words * 4, unwritten=free - words * 4)
             return
 
     def _fill(self, memory: int, words: int, mask: int) -> None:
@@ -248,22 +260,27 @@ class _Work:
 def _pairs(cuda: Cuda, contexts: Sequence[Context]) -> Iterator[Tuple[Context, Context]]:
     for here in contexts:
         for there in contexts:
-            if here is not there and cuda.can_reach(here.device, there.device):
+            if here is not there and cuda.are_linked(here.device, there.device):
                 yield here, there
 
 
 def _copy_to_peer(say: Say, here: Context, there: Context, level: Level) -> None:
-    """One byte pattern goes to here, over to there, and back to the host."""
+    """One byte pattern goes to here, over to there, and back to the host; each pair has its own."""
     size = level.copied
+    say(pair=[here.device, there.device])
     here.enter()
-    here.reach(there)
-    pattern = bytes(range(251)) * (size // 251 + 1)
+    if not here.reach(there):
+        return
+    turn = (here.device * 31 + there.device * 7) % 251
+    pattern = bytes((turn + number) % 251 for number in range(251)) * (size // 251 + 1)
     origin = here.allocated(size)
     given = ctypes.create_string_buffer(pattern[:size], size)
     here.to_device(origin, given, size)
     here.wait()
     there.enter()
     to = there.allocated(size)
+    there.fill(to, _STALE, size)
+    there.wait()
     here.enter()
     taken = sorted(here.timed(lambda: here.to_peer(there, to, origin, size)) for _sample in range(SAMPLES))
     here.wait()
@@ -276,3 +293,4 @@ def _copy_to_peer(say: Say, here: Context, there: Context, level: Level) -> None
     there.free(to)
     here.enter()
     here.free(origin)
+    here.let_go(there)

@@ -3,6 +3,7 @@
 """Which devices of a host can be computed on, and who has them. Pure."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Iterator, Mapping, Sequence, Tuple
 
 from ...hardware.nvml import NvmlGpu, NvmlReading
@@ -10,18 +11,23 @@ from .model import Device
 
 
 def devices_to_prove(
-    reading: NvmlReading, programs: Mapping[int, str], pods: Mapping[str, Sequence[str]]
+    reading: NvmlReading, programs: Mapping[int, str], pods: Mapping[str, Sequence[str]], switched: bool = False,
+    virtual: bool = False
 ) -> Tuple[Device, ...]:
-    """GPUs that are not divided, and MIG devices.
+    """GPUs that are not divided, and MIG devices. switched, virtual: see Device.
 
     programs: {process id: its name} of those that NVML tells of.
     pods:     {UUID: pods that have it}. A pod that has been given a device may begin to compute at any time.
     A process that only watches a GPU is no use of it.
     """
-    return tuple(device for gpu in reading.gpus if not gpu.error for device in _devices(gpu, programs, pods))
+    return tuple(replace(device, gpu=gpu.uuid, switched=switched, virtual=virtual)
+                 for gpu in reading.gpus if not gpu.error for device in _devices(gpu, programs, pods))
 
 
 def _devices(gpu: NvmlGpu, programs: Mapping[int, str], pods: Mapping[str, Sequence[str]]) -> Iterator[Device]:
+    if gpu.mig_error:
+        yield Device(gpu.uuid, gpu.named(), unknown="whether it is divided cannot be told: %s" % gpu.mig_error)
+        return
     if not gpu.is_divided or gpu.mig is None:
         yield Device(gpu.uuid, gpu.named(), True, _users(gpu.uuid, gpu.processes, programs, pods))
         return

@@ -36,9 +36,9 @@ class Level:
 # A rate is the middle one of so many (nvbandwidth of NVIDIA has as many samples)
 SAMPLES = 3
 LEVELS: Dict[str, Level] = {
-    QUICK: Level(rounds=32, launches=2, copied=4 * MIB, streamed=0, rates=False, patterns=False, limit=120),
+    QUICK: Level(rounds=32, launches=2, copied=4 * MIB, streamed=0, rates=False, patterns=False, limit=300),
     STANDARD: Level(rounds=256, launches=50, copied=128 * MIB, streamed=512 * MIB, rates=True, patterns=False,
-                    limit=300),
+                    limit=600),
     LONG: Level(rounds=256, launches=2000, copied=128 * MIB, streamed=512 * MIB, rates=True, patterns=True,
                 limit=1800),
 }

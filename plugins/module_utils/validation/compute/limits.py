@@ -8,6 +8,8 @@ rates and is not judged by them, nor is a part of one (MIG), nor are links of ot
 
 Measured rates reach 75 to 95 % of a data sheet on boards that are well. What is refused lies far below: a host may have
 slots of an older generation, or half as wide, and ECC and clocks take their part; a sick board falls to a quarter.
+NVIDIA's own DCGM wants a third of the data sheet's memory bandwidth of a GB200, so that it is not judged here. Pairs of
+GPUs have all links only where NVSwitches are between them.
 """
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Dict, Tuple
 
 # Shares of a data sheet that have to be reached
 MEMORY_SHARE = 0.5
-LINK_SHARE = 0.2
+LINK_SHARE = 0.12
 PEER_SHARE = 0.5
 
 
@@ -36,9 +38,11 @@ _GEN3, _GEN4, _GEN5 = 15.75, 31.5, 63.0
 # By the beginning of the name that the driver gives the device: the longest that fits counts
 SHEETS: Dict[str, Sheet] = {
     "Tesla T4": Sheet(320, _GEN3),
-    "Tesla V100-SXM2": Sheet(900, _GEN3, 150),
-    "Tesla V100-SXM3": Sheet(900, _GEN3, 150),
-    "Tesla V100-PCIE": Sheet(900, _GEN3),
+    "Tesla V100-SXM2-16GB": Sheet(900, _GEN3, 150),
+    "Tesla V100-SXM2-32GB": Sheet(900, _GEN3, 150),
+    "Tesla V100-SXM3-32GB": Sheet(900, _GEN3, 150),
+    "Tesla V100-PCIE-16GB": Sheet(900, _GEN3),
+    "Tesla V100-PCIE-32GB": Sheet(900, _GEN3),
     "NVIDIA A2": Sheet(200, _GEN4 / 2),
     "NVIDIA A10": Sheet(600, _GEN4),
     "NVIDIA A16": Sheet(200, _GEN4 / 2),
@@ -59,7 +63,7 @@ SHEETS: Dict[str, Sheet] = {
     "NVIDIA H200 NVL": Sheet(4800, _GEN5),
     "NVIDIA B200": Sheet(7700, _GEN5, 900),
     "NVIDIA B300": Sheet(7700, _GEN5, 900),
-    "NVIDIA GB200": Sheet(7700, 0, 900),
+    "NVIDIA GB200": Sheet(0, 0, 900),
     "NVIDIA GB300": Sheet(7700, 0, 900),
     "NVIDIA RTX PRO 6000 Blackwell Server": Sheet(1597, _GEN5),
 }
@@ -69,7 +73,7 @@ def sheet_of(name: str) -> Sheet:
     """The data sheet of a device by the name that the driver gives it; one without any figure where there is none."""
     if " MIG " in name:
         return Sheet(0)
-    fitting = [each for each in SHEETS if name == each or name.startswith((each + " ", each + "-"))]
+    fitting = [each for each in SHEETS if name == each or name.startswith(each + " ")]
     return SHEETS[max(fitting, key=len)] if fitting else Sheet(0)
 
 

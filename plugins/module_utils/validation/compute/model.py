@@ -11,16 +11,24 @@ from typing import Any, Dict, Mapping, Tuple
 class Device:
     """A GPU that is not divided, or a MIG device.
 
-    uuid:   NVML's.
-    name:   'GPU 3 (0000:9d:00.0)', 'MIG device 1 of GPU 3 (0000:9d:00.0)'.
-    whole:  whether it is a GPU.
-    in_use: who has it, by name: programs and pods; () where nobody does.
+    uuid:     NVML's.
+    name:     'GPU 3 (0000:9d:00.0)', '1g.10gb 5/0 of GPU 3 (0000:9d:00.0)'.
+    whole:    whether it is a GPU.
+    in_use:   who has it, by name: programs and pods; () where nobody does.
+    gpu:      UUID of the GPU that it is, or is a part of.
+    unknown:  why it cannot be told what is to be computed on, '' where it can.
+    switched: whether its host has NVSwitches, so that each pair of GPUs has all links.
+    virtual:  whether it is a share of a GPU that this host does not have for itself.
     """
 
     uuid: str
     name: str
     whole: bool = True
     in_use: Tuple[str, ...] = ()
+    gpu: str = ""
+    unknown: str = ""
+    switched: bool = False
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,10 @@ class Proof:
     died:            whether the process ended in that call.
     left:            the process that cannot be ended, as it sleeps in the driver; 0 where there is none.
     unstarted:       why no process could be started.
+    earlier:         what failed before and has not passed since, '' where nothing has.
+    exclusive:       whether its compute mode lets others keep us out.
+    written:         bytes of memory that were written and read as a whole.
+    unwritten:       bytes that were free and were not.
     seconds:         that it took, with the start of the driver's context; started: that alone.
     """
 
@@ -72,13 +84,17 @@ class Proof:
     died: bool = False
     left: int = 0
     unstarted: str = ""
+    earlier: str = ""
+    exclusive: bool = False
+    written: int = 0
+    unwritten: int = 0
     seconds: float = 0.0
     started: float = 0.0
 
     @property
     def is_complete(self) -> bool:
         """Whether everything was done that was to be done."""
-        return not (self.device.in_use or self.call or self.unstarted)
+        return not (self.device.in_use or self.device.unknown or self.call or self.unstarted)
 
     def to_dict(self) -> Dict[str, Any]:
         return {

@@ -11,15 +11,16 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...core.children import be_the_child, end, forked, listen, say
 from . import child as child_of
 from .levels import Level
 from .model import Device, Proof, Wrong
 
-# Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119)
-SILENCE = 60.0
+# Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119), and one
+# call may initialise every GPU of a host that no process holds
+SILENCE = 120.0
 # How many devices are computed on at once
 AT_ONCE = 16
 # Errors of a program of ours that ends by itself: a fault, or an accident of others; cuda.h, CUresult
@@ -37,16 +38,20 @@ def prove_all(devices: Sequence[Device], level: Level, silence: float = SILENCE)
 
     Where rates are measured, no two devices are at work at once: they may share the way to the host.
     """
-    free = [device for device in devices if not device.in_use]
+    free = [device for device in devices if not (device.in_use or device.unknown)]
     width = 1 if level.rates else AT_ONCE
     found = {proof.device.uuid: proof for begin in range(0, len(free), width)
              for proof in _together(free[begin:begin + width], level, silence)}
     # What a bounded program met may have come from another's; twice it is the device's
-    for proof in [each for each in found.values() if each.code in _SUSPECT or each.died]:
+    for proof in [each for each in found.values() if _is_suspect(each)]:
         found[proof.device.uuid] = _together([proof.device], level, silence)[0]
     if level.rates:
         _add_peers(found, level, silence)
     return tuple(found.get(device.uuid, Proof(device)) for device in devices)
+
+
+def _is_suspect(proof: Proof) -> bool:
+    return not proof.wrong and (proof.code in _SUSPECT or proof.died)
 
 
 def _together(devices: Sequence[Device], level: Level, silence: float) -> List[Proof]:
@@ -108,10 +113,12 @@ def _understood(child: _Child, heard: Sequence[Mapping[str, Any]], waited: float
                 before, count=before.count + told.count)
     ended = "end" in said
     known = {name: said[name] for name in (
-        "board", "multiprocessors", "seen", "code", "error", "log", "seconds", "started") if name in said}
+        "board", "multiprocessors", "seen", "exclusive", "written", "unwritten", "code", "error", "log", "seconds",
+        "started") if name in said}
     return Proof(
         child.device, wrong=tuple(wrong.values()), rates=rates, call=_call_of(said, ended), died="gone" in said,
-        hung=0.0 if ended or "gone" in said else round(waited, 1), left=0 if is_gone else child.process, **known,
+        hung=0.0 if ended or "gone" in said else max(round(waited, 1), 0.1),
+        left=0 if is_gone else child.process, **known,
     )
 
 
@@ -127,24 +134,41 @@ def _add_peers(found: Dict[str, Proof], level: Level, silence: float) -> None:
     well = [proof for proof in found.values() if proof.is_complete and not proof.wrong and proof.device.whole]
     if len(well) < 2:
         return
-    uuids = [proof.device.uuid for proof in well]
+    for attempt in (1, 2):
+        told = _peers([proof.device for proof in well], level, silence)
+        if told is None or not any(_is_suspect(proof) for proof in told.values()) or attempt == 2:
+            break
+    for uuid, proof in (told or {}).items():
+        mine = found[uuid]
+        found[uuid] = replace(
+            mine, rates={**mine.rates, **proof.rates}, wrong=proof.wrong, call=proof.call, code=proof.code,
+            error=proof.error, hung=proof.hung, died=proof.died, left=proof.left)
+
+
+def _peers(devices: Sequence[Device], level: Level, silence: float) -> Optional[Dict[str, Proof]]:
+    """{UUID: what its copies to the others have shown}, None where no process can be started."""
+    uuids = [device.uuid for device in devices]
     try:
-        started = _started(well[0].device, lambda sender: child_of.prove_peers(_sayer(sender), uuids, level), level)
+        started = _started(devices[0], lambda sender: child_of.prove_peers(_sayer(sender), uuids, level), level)
     except OSError:
-        return
+        return None
     heard, waited, is_gone = _heard(started, level, silence)
+    found = {device.uuid: Proof(device) for device in devices}
+    pair = (0, 1)
     for words in heard:
+        pair = words.get("pair", pair)
         if "peer" in words:
             here, _there, rate = words["peer"]
-            proof = found[uuids[here]]
-            slowest = min(rate, proof.rates.get("peer", rate))
-            found[uuids[here]] = replace(proof, rates={**proof.rates, "peer": slowest})
+            slowest = min(rate, found[uuids[here]].rates.get("peer", rate))
+            found[uuids[here]] = replace(found[uuids[here]], rates={"peer": slowest})
         if "peer_wrong" in words:
             here, there, place, expected, got = words["peer_wrong"]
-            proof = found[uuids[here]]
-            told = Wrong("peer", "byte %d of a copy to %s" % (place, well[there].device.name), expected, got)
-            found[uuids[here]] = replace(proof, wrong=(*proof.wrong, told))
+            told = Wrong("peer", "byte %d of a copy to %s" % (place, devices[there].name), expected, got)
+            found[uuids[here]] = replace(found[uuids[here]], wrong=(*found[uuids[here]].wrong, told))
     said = _understood(started, heard, waited, is_gone)
     if said.call:
-        found[uuids[0]] = replace(found[uuids[0]], call=said.call, code=said.code, error=said.error, hung=said.hung,
-                                  died=said.died, left=said.left)
+        mine = found[uuids[pair[0]]]
+        found[uuids[pair[0]]] = replace(
+            mine, call="%s, to %s" % (said.call, devices[pair[1]].name), code=said.code, error=said.error,
+            hung=said.hung, died=said.died, left=said.left)
+    return found

@@ -1,68 +1,90 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What devices have proved since the driver was loaded, and which processes hang on them: kept in /run until a boot.
+"""What devices have proved since the driver was loaded, what has failed, and which processes hang on them.
 
-compute.json, root's alone:
+Kept in /run, root's alone, as compute.json:
   {'schema':  1,
-   'driver':  what the loaded driver was then: another load begins anew,
-   'devices': {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}} of those that passed, at: when, in seconds
-              since the epoch,
-   'left':    {UUID: [process, when it started in clock ticks since boot]} of children that could not be ended}
+   'driver':  what tells the loaded driver from another load of it: with that all but 'left' begins anew,
+   'steps':   a digest of the journal of our steps: what passed counts until the next one, which may reset a GPU,
+   'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in seconds since the epoch,
+   'failed':  {UUID: what was found}, until the device passes,
+   'left':    {UUID of a GPU: [process, when it started in clock ticks since boot]} of children that cannot be ended}
 """
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
+from ...core.journal import JOURNAL
+from ...core.lock import DIRECTORY, GUARD
 from ...core.plan import digest
 from ..status import FAILED, PASSED
 from .levels import at_least
 from .model import Device, Proof
 from .verdict import judged
 
-PATH = "/run/gpuops/compute.json"
+PATH = DIRECTORY + "/compute.json"
 SCHEMA = 1
-# The kernel makes this directory anew with each load
+# The kernel makes this directory anew with each load, under a number that it does not use again before the next boot
 _LOADED = "/sys/module/nvidia"
 
 
 def kept(host: Host) -> Dict[str, Any]:
     """The record that counts for the driver as it is loaded now; what cannot be read is as if it were not there."""
-    driver = _driver(host)
+    driver, steps = _driver(host), _steps(host)
     try:
         found = json.loads(host.read(PATH) or "{}")
     except (ValueError, GpuOpsError):
         found = {}
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         found = {}
+    is_same = found.get("driver") == driver
     left = {uuid: entry for uuid, entry in dict(found.get("left") or {}).items() if _hangs(host, entry)}
-    return {"schema": SCHEMA, "driver": driver, "left": left,
-            "devices": found.get("devices") or {} if found.get("driver") == driver else {}}
+    return {"schema": SCHEMA, "driver": driver, "steps": steps, "left": left,
+            "passed": dict(found.get("passed") or {}) if is_same and found.get("steps") == steps else {},
+            "failed": dict(found.get("failed") or {}) if is_same else {}}
 
 
-def keep(host: Host, record: Mapping[str, Any], level: str, proofs: Sequence[Proof]) -> None:
-    """Add what was just proved. One that failed has nothing any more; one that shows nothing keeps what it had."""
-    devices = dict(record["devices"])
-    left = dict(record["left"])
-    for proof in proofs:
-        status = judged(proof).status
-        if status == PASSED:
-            devices[proof.device.uuid] = {"level": level, "at": int(time.time()), "board": proof.board,
-                                          "multiprocessors": proof.multiprocessors, "rates": dict(proof.rates)}
-        elif status == FAILED:
-            devices.pop(proof.device.uuid, None)
-        if proof.left:
-            left[proof.device.uuid] = [proof.left, host.process_started(proof.left)]
-    host.make_directory(PATH.rpartition("/")[0], 0o700)
-    host.write(PATH, json.dumps(dict(record, devices=devices, left=left), sort_keys=True) + "\n", 0o600)
+def keep(host: Host, level: str, proofs: Sequence[Proof], only_left: bool) -> None:
+    """Add what was just found. What shows nothing leaves a device what it had.
+
+    only_left: nothing is written down but which children are left behind.
+    That it cannot be kept costs the next run its time, and hides nothing of this one.
+    """
+    try:
+        host.make_directory(DIRECTORY, 0o700)
+        # Validations take no lock: two may end at once
+        with host.guard(GUARD):
+            record = kept(host)
+            for proof in proofs:
+                _add(host, record, level, proof, only_left)
+            host.write(PATH, json.dumps(record, sort_keys=True) + "\n", 0o600)
+    except GpuOpsError:
+        return
+
+
+def _add(host: Host, record: Dict[str, Any], level: str, proof: Proof, only_left: bool) -> None:
+    uuid, verdict = proof.device.uuid, judged(proof)
+    if proof.left and proof.call:
+        record["left"][proof.device.gpu or uuid] = [proof.left, host.process_started(proof.left)]
+    if only_left:
+        return
+    if verdict.status == PASSED:
+        record["failed"].pop(uuid, None)
+        record["passed"][uuid] = {"level": level, "at": int(time.time()), "board": proof.board,
+                                  "multiprocessors": proof.multiprocessors, "rates": dict(proof.rates)}
+    elif verdict.status == FAILED:
+        record["passed"].pop(uuid, None)
+        record["failed"][uuid] = proof.earlier or verdict.evidence
 
 
 def trusted(record: Mapping[str, Any], device: Device, level: str) -> Optional[Proof]:
     """What a device has proved that nobody has at the moment, where that was at least so thorough."""
-    found = record["devices"].get(device.uuid)
+    found = record["passed"].get(device.uuid)
     if not found or device.in_use or not at_least(found["level"], level):
         return None
     return Proof(device, board=found["board"], multiprocessors=found["multiprocessors"], seen=found["multiprocessors"],
@@ -70,9 +92,14 @@ def trusted(record: Mapping[str, Any], device: Device, level: str) -> Optional[P
 
 
 def hanging(record: Mapping[str, Any], device: Device) -> Optional[Proof]:
-    """That a child that was left behind still hangs on the device, so that it is to get no other."""
-    found = record["left"].get(device.uuid)
+    """That a child that was left behind still hangs on the device's GPU, so that it is to get no other."""
+    found = record["left"].get(device.gpu or device.uuid)
     return None if not found else Proof(device, call="the call of an earlier check", left=found[0])
+
+
+def with_earlier(record: Mapping[str, Any], proof: Proof) -> Proof:
+    """What has failed before goes on to count where the device shows nothing now."""
+    return replace(proof, earlier=record["failed"].get(proof.device.uuid, ""))
 
 
 def _hangs(host: Host, entry: List[Any]) -> bool:
@@ -82,4 +109,9 @@ def _hangs(host: Host, entry: List[Any]) -> bool:
 
 def _driver(host: Host) -> str:
     found = host.stat(_LOADED)
-    return "" if found is None else digest([found.st_ino, found.st_mtime_ns])
+    return "" if found is None else digest([host.boot(), found.st_ino])
+
+
+def _steps(host: Host) -> str:
+    found = host.stat(JOURNAL)
+    return "" if found is None else digest([found.st_ino, found.st_size, found.st_mtime_ns])

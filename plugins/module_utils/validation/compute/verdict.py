@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import Dict, NamedTuple, Sequence, Tuple
 
+from ...hardware.cuda import LIBRARY
 from ..status import FAILED, PASSED, SKIPPED, UNKNOWN
 from .limits import sheet_of, too_slow
 from .model import Proof, Wrong
 
-_IN_USE = (2, 46)
-# Of the programs that are ours, or of the library that was found: they say nothing of the device
-_OF_OURS = (200, 209, 218, 222, 500)
+_FULL, _BUSY = 2, 46
+# Of the programs that are ours, of a compiler that is switched off, or of the daemon that shares devices (MPS): they
+# say nothing of the device
+_OF_OURS = (200, 209, 218, 222, 223, 500, *range(805, 811))
 _REPLACE = "drain the node, reset the GPU and validate again; one that computes wrongly twice is to be replaced"
 _KERNEL_LOG = "read the kernel log for NVRM and Xid messages"
 _REMEDIES: Dict[int, str] = {
-    0: "install the driver's library for computing (libcuda.so.1: role gpu_driver)",
     34: "remove the directory of the toolkit's stub libraries from the loader's path",
     100: "see that the GPU's device nodes exist (gpu_driver_activation)",
     101: "see that the GPU's device nodes exist (gpu_driver_activation)",
@@ -45,7 +46,22 @@ class Verdict(NamedTuple):
 
 
 def judged(proof: Proof) -> Verdict:
-    """What is known of a device: wrong numbers weigh more than a call that failed after them."""
+    """What is known of a device: wrong numbers weigh more than a call that failed after them.
+
+    What shows nothing does not lift what has failed before.
+    """
+    now = _now(proof)
+    if proof.earlier and now.status in (SKIPPED, UNKNOWN):
+        return Verdict(FAILED, "%s before, and nothing has passed since (%s)" % (proof.earlier, now.evidence), _REPLACE)
+    return now
+
+
+def _now(proof: Proof) -> Verdict:
+    # A process of ours that hangs there is no use of it
+    if proof.left and proof.call:
+        return _of_call(proof)
+    if proof.device.unknown:
+        return Verdict(UNKNOWN, proof.device.unknown)
     if proof.device.in_use:
         return Verdict(SKIPPED, "in use by %s" % ", ".join(proof.device.in_use))
     if proof.unstarted:
@@ -56,13 +72,24 @@ def judged(proof: Proof) -> Verdict:
         return _of_call(proof)
     if proof.seen < proof.multiprocessors:
         return Verdict(UNKNOWN, "%d of %d multiprocessors were seen to compute" % (proof.seen, proof.multiprocessors))
-    slow = too_slow(sheet_of(proof.board), dict(proof.rates))
+    if proof.unwritten > proof.written:
+        return Verdict(UNKNOWN, "%d of %d MiB of memory could be written" % (
+            proof.written >> 20, (proof.written + proof.unwritten) >> 20))
+    slow = too_slow(sheet_of(proof.board), _judged_rates(proof))
     if slow:
         return Verdict(FAILED, "slow: %s" % "; ".join(
             "%s %.1f GB/s, at least %.1f expected" % (_LIMITED[what], rate, least) for what, rate, least in slow),
             "look for a link that is narrower than its slot, for throttling (nvidia-smi -q -d PERFORMANCE), and for "
             "errors of links; then drain the node and reset the GPU")
-    return Verdict(PASSED, "%d multiprocessors compute%s" % (proof.multiprocessors, _told_rates(proof)))
+    return Verdict(PASSED, "%d multiprocessors compute%s%s" % (
+        proof.multiprocessors, _told_rates(proof),
+        ", %d MiB of memory hold what is written" % (proof.written >> 20) if proof.written else ""))
+
+
+def _judged_rates(proof: Proof) -> Dict[str, float]:
+    if proof.device.virtual:
+        return {}
+    return {what: rate for what, rate in proof.rates.items() if what != "peer" or proof.device.switched}
 
 
 def _of_call(proof: Proof) -> Verdict:
@@ -74,12 +101,12 @@ def _of_call(proof: Proof) -> Verdict:
     if proof.died:
         return Verdict(FAILED, "the process that computed died in %s, twice" % proof.call, _KERNEL_LOG)
     told = "%s: %s%s" % (proof.call, proof.error, " (%d)" % proof.code if proof.code else "")
-    if proof.code in _IN_USE:
+    if proof.code == _FULL or (proof.code == _BUSY and proof.exclusive):
         return Verdict(SKIPPED, "in use: %s" % told)
-    if proof.code in _OF_OURS:
+    if proof.code in _OF_OURS or (proof.code == 0 and proof.call != LIBRARY):
         return Verdict(UNKNOWN, told + ("; %s" % proof.log if proof.log else ""))
-    if proof.code == 223:
-        return Verdict(UNKNOWN, told)
+    if proof.code == 0:
+        return Verdict(FAILED, told, "install the driver's library for computing (libcuda.so.1: role gpu_driver)")
     return Verdict(FAILED, told, _REMEDIES.get(proof.code, _KERNEL_LOG + ", drain the node and reset the GPU"))
 
 

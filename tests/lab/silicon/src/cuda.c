@@ -49,7 +49,7 @@ enum {
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_UNKNOWN = 999
 };
-enum { MULTIPROCESSOR_COUNT = 16, COMPUTE_MODE = 20, ECC_ENABLED = 32, PCI_BUS = 33, PCI_DEVICE = 34, COPY_ENGINES = 40,
+enum { MULTIPROCESSOR_COUNT = 16, INTEGRATED = 18, COMPUTE_MODE = 20, ECC_ENABLED = 32, PCI_BUS = 33, PCI_DEVICE = 34, COPY_ENGINES = 40,
        PCI_DOMAIN = 50, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
 enum { JIT_ERROR_LOG = 5, JIT_ERROR_LOG_SIZE = 6 };
 enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
@@ -393,6 +393,7 @@ static int attribute_of(int gpu, const struct device *device, int attribute) {
     sscanf(gpu_text(gpu, "", "bus"), "%x:%x:%x", &domain, &bus, &slot);
     switch (attribute) {
     case MULTIPROCESSOR_COUNT: return device->multiprocessors;
+    case INTEGRATED: return (int)gpu_number(gpu, 0, "integrated");
     case COMPUTE_MODE: return (int)gpu_number(gpu, 0, "compute_mode");
     case ECC_ENABLED: return (int)gpu_number(gpu, gpu_number(gpu, 0, "ecc_default"), "ecc");
     case PCI_BUS: return (int)bus;
@@ -602,6 +603,15 @@ PUBLIC CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, vo
     return copied(__func__, to, (const void *)(uintptr_t)from, size, "");
 }
 
+PUBLIC CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t size) {
+    CUresult answer = enter_current(__func__);
+
+    if (answer != CUDA_SUCCESS || allocation_of(address, size) == NULL)
+        return answer != CUDA_SUCCESS ? answer : CUDA_ERROR_INVALID_VALUE;
+    memset((void *)(uintptr_t)address, byte, size);
+    return CUDA_SUCCESS;
+}
+
 PUBLIC CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     CUresult answer = enter(__func__, device);
 
@@ -625,6 +635,19 @@ PUBLIC CUresult cuCtxEnablePeerAccess(struct context *peer, unsigned int flags) 
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     devices[current->device].peers |= 1U << peer->device;
     return CUDA_SUCCESS;
+}
+
+PUBLIC CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUdevice peer) {
+    (void)attribute;
+    return cuDeviceCanAccessPeer(value, device, peer);
+}
+
+PUBLIC CUresult cuCtxDisablePeerAccess(struct context *peer) {
+    CUresult answer = enter_current(__func__);
+
+    if (answer == CUDA_SUCCESS)
+        devices[current->device].peers &= ~(1U << peer->device);
+    return answer;
 }
 
 PUBLIC CUresult cuMemcpyPeerAsync(CUdeviceptr to, struct context *there, CUdeviceptr from, struct context *here,
