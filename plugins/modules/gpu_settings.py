@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_settings
-short_description: Power limits, clocks, ECC and modes of GPUs
+short_description: Power limits, clocks and modes of GPUs
 version_added: 0.1.0
 description:
   - Sets GPUs by what stays theirs (UUID, PCI device id, name of the board) and never by index, and reads back what they
@@ -13,7 +13,7 @@ description:
   - A unit of one small script sets them up again at every boot, before the container runtime starts. Whatever resets a
     GPU or loads the driver in this collection has it run once more.
   - What a GPU had before is noted before its first change. It is given back with O(state=absent), and as soon as no
-    entry of O(gpus) wants the setting any more.
+    entry of O(gpus) wants the setting any more, where it is still as it was set here.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -53,13 +53,8 @@ options:
             next load of the driver on.
         type: list
         elements: int
-      ecc:
-        description:
-          - Whether memory is protected by ECC. It changes with a reset of the GPU, which is disruption C(gpu_reset).
-            The GPU keeps it over boots by itself.
-        type: bool
       compute_mode:
-        description: Who may compute on it at the same time.
+        description: Who may compute on it at the same time. Not of a GPU whose MIG mode is on.
         type: str
         choices: [default, exclusive_process, prohibited]
       persistence:
@@ -67,11 +62,6 @@ options:
           - Whether the driver stays initialised while nobody has the GPU open. Power limits and locked clocks are lost
             without it, so that they bring it.
         type: bool
-  assume_pods_evicted:
-    description:
-      - Whether to plan as if pods that have GPUs were gone, as they are once a node is drained.
-    type: bool
-    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:
@@ -89,12 +79,11 @@ EXAMPLES = r"""
       - match: [GPU-9da9ea4e-4ac6-5e32-9980-e2fdfb0c79b0]
         power_limit: 450
 
-- name: ECC on every A30
+- name: One program at a time on every A30
   gpuops.nvidia.gpu_settings:
     gpus:
       - match: [NVIDIA A30]
-        ecc: true
-    allowed_disruption: gpu_reset
+        compute_mode: exclusive_process
 
 - name: Give everything back
   gpuops.nvidia.gpu_settings:

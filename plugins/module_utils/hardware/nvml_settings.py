@@ -6,7 +6,7 @@ Locked clocks can be set and not be read: NVML has no call for it (nvml.h, R13).
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 
 # nvml.h, nvmlComputeMode_t; 1 was taken out of use with CUDA 8
 COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive_process": 3}
@@ -15,17 +15,15 @@ _MILLI = 1000
 
 
 def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
-    """None for what this GPU does not have. power: limit, default, least and most; ecc: now, and after a reset."""
+    """None for what this GPU does not have. power: limit, default, least and most."""
     limits = _read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)) or (None, None)
-    ecc = _read(nvml, lambda: nvml.nvmlDeviceGetEccMode(handle)) or (None, None)
-    mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle))
+    # Of a divided GPU each MIG device has its own (nvml.h)
+    mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), nvml.NVMLError_InvalidArgument)
     return {
         "power_limit": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))),
         "power_default": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))),
         "power_least": _watts(limits[0]),
         "power_most": _watts(limits[1]),
-        "ecc": None if ecc[0] is None else bool(ecc[0]),
-        "ecc_pending": None if ecc[1] is None else bool(ecc[1]),
         "compute_mode": next((name for name, number in COMPUTE_MODES.items() if number == mode), None),
         "persistence": _truth(_read(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))),
         "architecture": _read(nvml, lambda: nvml.nvmlDeviceGetArchitecture(handle)) or 0,
@@ -46,10 +44,6 @@ def _set_persistence(nvml: Any, handle: Any, wanted: bool) -> None:
     nvml.nvmlDeviceSetPersistenceMode(handle, int(wanted))
 
 
-def _set_ecc(nvml: Any, handle: Any, wanted: bool) -> None:
-    nvml.nvmlDeviceSetEccMode(handle, int(wanted))
-
-
 def _set_gpu_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) -> None:
     """None unlocks them."""
     if clocks is None:
@@ -65,10 +59,11 @@ def _set_memory_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) 
         nvml.nvmlDeviceSetMemoryLockedClocks(handle, *clocks)
 
 
-def _read(nvml: Any, call: Callable[[], Any]) -> Any:
+def _read(nvml: Any, call: Callable[[], Any], *also: Type[Exception]) -> Any:
+    """also: errors that say of this call that the GPU has no such thing."""
     try:
         return call()
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, *also):
         return None
 
 
@@ -82,5 +77,5 @@ def _truth(number: Optional[int]) -> Optional[bool]:
 
 REQUESTS: Mapping[str, Callable[..., Any]] = {
     "get": _get, "power_limit": _set_power_limit, "compute_mode": _set_compute_mode, "persistence": _set_persistence,
-    "ecc": _set_ecc, "gpu_clocks": _set_gpu_clocks, "memory_clocks": _set_memory_clocks,
+    "gpu_clocks": _set_gpu_clocks, "memory_clocks": _set_memory_clocks,
 }

@@ -94,10 +94,13 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
             close_session()
             reset = host.run(["nvidia-smi", "-r", "-i", step.subject], check=False)
             said = "" if reset.rc == 0 else " ".join((reset.stdout + " " + reset.stderr).split())
-            set_up_again(host)
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
+    if step.parameters["resets"]:
+        # NVML resets the GPU by itself, or it was reset here
+        close_session()
+        set_up_again(host)
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
         return
     error = _explained(host, step, nvml.NvmlFailed("nvmlDeviceSetMigMode", status or RESET_REQUIRED, _told(status)))

@@ -1,14 +1,15 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a boot has to set again: all but ECC is lost with it (nvidia-smi(1)). Pure.
+"""What a boot has to set again: it is all lost with one (nvidia-smi(1)). Pure.
 
 A unit runs one small script, with nvidia-smi alone: no controller and none of our code is needed for it. GPUs are named
-by UUID, and one that is not there keeps none of the others from theirs: it is told, and the unit fails.
+by UUID, and one that is not there, or hangs, keeps none of the others from theirs: it is told, and the unit fails.
 """
 from __future__ import annotations
 
+import re
 import shlex
-from typing import Any, Iterable, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
@@ -18,6 +19,7 @@ UNIT = SETTINGS_UNIT
 UNIT_FILE = "/etc/systemd/system/" + UNIT
 WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
 SCRIPT = "/var/lib/gpuops/settings-restore"
+STAMP = "/run/gpuops/settings"
 AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service")
 BEFORE = ("gpuops-nvidia-mig.service", "nvidia-dcgm.service", "dcgm-exporter.service", "nvidia-mps.service",
           *(unit for runtime in KNOWN_RUNTIMES for unit in runtime.units), "kubelet.service")
@@ -43,28 +45,58 @@ UNIT_TEXT = managed("\n".join([
 ]) + "\n")
 
 _HEAD = """set -u
-failed=0
+done=STAMP
+jobs=
+mkdir -p -m 0700 "${done%/*}"
+: > "$done"
 
 # set_up GPU OPTION VALUE ...
+# Each GPU by itself; one that hangs is left, and what is done is written down with the number of the loaded driver
 set_up() {
     gpu=$1
+    failed=0
     shift
     while [ $# -gt 1 ]; do
-        nvidia-smi -i "$gpu" "$1" "$2" || { echo "$gpu: $1 $2 cannot be set" >&2; failed=1; }
+        timeout -k 5 60 nvidia-smi -i "$gpu" "$1" "$2"
+        case $? in
+            0) ;;
+            124 | 137) echo "$gpu: $1 $2 does not come to an end" >&2; return 1 ;;
+            *) echo "$gpu: $1 $2 cannot be set" >&2; failed=1 ;;
+        esac
         shift 2
     done
+    [ $failed -ne 0 ] || echo "$gpu $(stat -c %i /sys/module/nvidia)" >> "$done"
+    return $failed
 }
 
+""".replace("STAMP", STAMP)
+_TAIL = """
+failed=0
+for job in $jobs; do
+    wait "$job" || failed=1
+done
+exit $failed
 """
+_BEGIN = 'set_up %s & jobs="$jobs $!"'
+_LINE = re.compile(r'^set_up (\S+) .*$', re.MULTILINE)
 # nvidia-smi(1)
 _MODES = {"default": "DEFAULT", "prohibited": "PROHIBITED", "exclusive_process": "EXCLUSIVE_PROCESS"}
 
 
-def script_text(wanted: Iterable[Tuple[str, Mapping[str, Any], bool]]) -> str:
-    """The script. wanted: (UUID of a GPU, {setting: value}, whether its memory clocks have the deferred form alone)."""
-    lines = ["set_up %s" % " ".join(map(shlex.quote, [uuid, *_words(values, deferred)]))
+def script_text(wanted: Iterable[Tuple[str, Mapping[str, Any], bool]], kept: Iterable[str]) -> str:
+    """The script, '' where it has nothing to do.
+
+    wanted: (UUID of a GPU, {setting: value}, whether its memory clocks have the deferred form alone).
+    kept:   lines of GPUs that do not answer now, and may after a boot.
+    """
+    lines = [_BEGIN % " ".join(map(shlex.quote, [uuid, *_words(values, deferred)]))
              for uuid, values, deferred in sorted(wanted) if _words(values, deferred)]
-    return managed(_HEAD + "".join(line + "\n" for line in lines) + "exit $failed\n")
+    return managed(_HEAD + "\n".join(sorted([*lines, *kept])) + "\n" + _TAIL) if lines or kept else ""
+
+
+def lines_of(script: str) -> Dict[str, str]:
+    """{UUID of a GPU: its line} of a script."""
+    return {match.group(1): match.group(0) for match in _LINE.finditer(script)}
 
 
 def _words(values: Mapping[str, Any], deferred: bool) -> List[str]:

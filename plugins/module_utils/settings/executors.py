@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any, Dict, Iterable, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -14,12 +14,10 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware import nvml
-from ..hardware.holders import read_holders
 from ..hardware.nvml_settings import REQUESTS
-from ..hardware.reset import reset
 from . import notes
-from .model import ECC, TITLES, told
-from .planner import CHANGE, CHANGE_ECC, FORGET
+from .model import CLOCKS, TITLES, told
+from .planner import CHANGE, FORGET, UNLOCK
 
 # nvml.h, nvmlReturn_t: what each means for a change; {call}: the GPU, the call and NVML's words
 _MEANING: Dict[int, Refusal] = {
@@ -37,80 +35,34 @@ _OTHERWISE = Refusal("settings.call_failed", "{call}", "every call of NVML answe
 
 def change(host: Host, journal: Journal, step: Step) -> None:
     uuid, wanted = step.parameters["uuid"], step.parameters["set"]
-    driver = notes.loaded(host)
     with _explaining(step):
         session = nvml.Session(REQUESTS)
         try:
-            _note_former(journal, uuid, session.ask("get", uuid), wanted)
+            notes.note_former(journal, uuid, session.ask("get", uuid), wanted)
+            # What cannot be read is noted before it is so: noted in vain, it is set once more
             for name, value in wanted.items():
+                if name in CLOCKS:
+                    notes.note_locked(host, journal, uuid, {name: None})
                 if name == "memory_clocks" and step.parameters["deferred"]:
                     _defer(host, step, value)
                 else:
                     session.ask(name, uuid, value)
-            clocks = {name: value for name, value in wanted.items() if name.endswith("clocks")}
-            if clocks:
-                notes.note_locked(journal, driver, uuid, clocks)
+                if name in CLOCKS:
+                    notes.note_locked(host, journal, uuid, {name: value})
             _judge(step, session.ask("get", uuid), wanted)
         finally:
             session.close()
             nvml.forget()
 
 
-def change_ecc(host: Host, journal: Journal, step: Step) -> None:
-    uuid, wanted = step.parameters["uuid"], step.parameters["set"]
-    with _explaining(step):
-        session = nvml.Session(REQUESTS)
-        try:
-            before = session.ask("get", uuid)
-            _note_former(journal, uuid, before, (*wanted, *step.parameters["lost"]))
-            session.ask(ECC, uuid, wanted[ECC])
-        finally:
-            # A reset needs a GPU that nobody has open, this process included
-            session.close()
-            nvml.forget()
-        said = reset(host, [step.subject], bool(before["persistence"]))
-        if said:
-            _take_back(uuid, before)
-            raise GpuOpsError(
-                "settings.not_reset",
-                found="GPU %s cannot be reset: nvidia-smi says: %s; open by %s; its ECC is as it was" % (
-                    step.subject, said, ", ".join(holder.named() for holder in read_holders(host)[0]) or "nobody"),
-                wanted="a reset, with which ECC changes",
-                remedy="end who has it open, or drain the node and reboot it with the new mode set (nvidia-smi -e)")
-        _judge(step, _asked(uuid), wanted)
-
-
 def forget(host: Host, journal: Journal, step: Step) -> None:
     notes.forget(journal, step.parameters["uuid"], step.parameters["names"])
-
-
-def _note_former(journal: Journal, uuid: str, before: Mapping[str, Any], names: Iterable[str]) -> None:
-    # Of clocks that were locked before us nothing can be read: given back, they are not locked
-    notes.note_former(journal, uuid, {name: before.get(name) for name in names})
 
 
 def _defer(host: Host, step: Step, clocks: Any) -> None:
     """nvidia-smi(1), --lock-memory-clocks-deferred; NVML has no call for it."""
     words = ["-rmcd"] if clocks is None else ["-lmcd", str(clocks[1])]
     host.run(["nvidia-smi", "-i", step.subject, *words], timeout=60)
-
-
-def _asked(uuid: str) -> Dict[str, Any]:
-    session = nvml.Session(REQUESTS)
-    try:
-        answer: Dict[str, Any] = session.ask("get", uuid)
-        return answer
-    finally:
-        session.close()
-
-
-def _take_back(uuid: str, before: Mapping[str, Any]) -> None:
-    """The next reset, whoever's, would change ECC unasked."""
-    session = nvml.Session(REQUESTS)
-    try:
-        session.ask(ECC, uuid, before[ECC])
-    finally:
-        session.close()
 
 
 def _judge(step: Step, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -136,4 +88,4 @@ def _explaining(step: Step) -> Iterator[None]:
         raise GpuOpsError.because([replace(refusal, found=refusal.found.format(call=call))]) from failed
 
 
-EXECUTORS: Dict[str, Executor] = {CHANGE: change, CHANGE_ECC: change_ecc, FORGET: forget}
+EXECUTORS: Dict[str, Executor] = {CHANGE: change, UNLOCK: change, FORGET: forget}

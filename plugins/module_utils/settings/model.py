@@ -8,12 +8,12 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 ALL = "all"
 # In the order in which they are set: what keeps the others comes first
-VOLATILE = ("persistence", "power_limit", "gpu_clocks", "memory_clocks", "compute_mode")
-ECC = "ecc"
+SETTINGS = ("persistence", "power_limit", "gpu_clocks", "memory_clocks", "compute_mode")
+CLOCKS = ("gpu_clocks", "memory_clocks")
 # What is lost with the last process that has the GPU open, where no persistence keeps it (nvidia-smi(1), -pm)
 KEPT_BY_PERSISTENCE = ("power_limit", "gpu_clocks", "memory_clocks")
 TITLES = {"persistence": "persistence mode", "power_limit": "power limit", "gpu_clocks": "GPU clocks",
-          "memory_clocks": "memory clocks", "compute_mode": "compute mode", ECC: "ECC"}
+          "memory_clocks": "memory clocks", "compute_mode": "compute mode"}
 # nvml.h, nvmlDeviceArchitecture_t
 VOLTA, AMPERE, HOPPER = 5, 7, 9
 
@@ -22,12 +22,11 @@ VOLTA, AMPERE, HOPPER = 5, 7, 9
 class Gpu:
     """A GPU that answers. Power in watts, clocks in MHz; None is what it does not have.
 
-    device_id:   four hexadecimal digits.
-    divided:     whether MIG mode is on.
-    values:      {setting: value} that can be read: all but the clocks, and those that we have locked.
-    ecc_pending: what ECC is after the next reset.
-    power:       (least, default, most).
-    fastest:     (GPU, memory) clocks.
+    device_id: four hexadecimal digits.
+    divided:   whether MIG mode is on.
+    values:    {setting: value} that can be read: all but the clocks, and those that we have locked.
+    power:     (least, default, most).
+    fastest:   (GPU, memory) clocks.
     """
 
     uuid: str
@@ -38,7 +37,6 @@ class Gpu:
     architecture: int = 0
     divided: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
-    ecc_pending: Optional[bool] = None
     power: Tuple[Optional[int], Optional[int], Optional[int]] = (None, None, None)
     fastest: Tuple[int, int] = (0, 0)
 
@@ -79,3 +77,11 @@ def wanted_of(entries: Tuple[Entry, ...], gpu: Gpu) -> Dict[str, Any]:
 def matches(word: str, gpu: Gpu) -> bool:
     text = word.strip().lower()
     return text in (ALL, gpu.uuid.lower(), gpu.device_id.lower(), gpu.name.lower())
+
+
+@dataclass(frozen=True)
+class Change:
+    """What we have changed of a GPU. before: what it had; ours: what we set last."""
+
+    before: Any
+    ours: Any

@@ -1,52 +1,66 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the journal notes of settings: what a GPU had before us, and which clocks we have locked.
+"""What the journal notes of settings: what a GPU had before us, what we have set, and which clocks are locked.
 
-{'former': {UUID: {setting: value}}, 'locked': {UUID: {setting: [least, most]}}, 'driver': what was loaded then}
-Locked clocks cannot be read. They are taken for locked as long as the driver that they were given to is loaded.
+{'former': {UUID: {setting: [what it had, what we set last]}},
+ 'locked': {UUID: {setting: [least, most]}}, 'driver': what was loaded then}
+Locked clocks cannot be read. They are taken for locked as long as the driver is loaded that they were given to, and
+once the unit has given them to the one that came after it: it says so in /run, with the number of the driver's
+directory.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence
 
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import digest
+from .boot import STAMP
+from .model import Change
 
 NAME = "settings"
 FORMER, LOCKED, DRIVER = "former", "locked", "driver"
-# The kernel makes this directory anew with each load
+# The kernel makes this directory anew with each load, under a number that it does not use again before the next boot
 _LOADED = "/sys/module/nvidia"
 
 
 def loaded(host: Host) -> str:
     """What tells one load of the driver from another; '' without one."""
     found = host.stat(_LOADED)
-    return "" if found is None else digest([host.boot(), found.st_ino, found.st_mtime_ns])
+    return "" if found is None else digest([host.boot(), found.st_ino])
 
 
-def former(memory: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
-    return {uuid: dict(values) for uuid, values in memory.get(FORMER, {}).items()}
+def restored(host: Host) -> FrozenSet[str]:
+    """UUIDs of GPUs that the unit has set up since the driver was loaded."""
+    found = host.stat(_LOADED)
+    lines = [line.split() for line in (host.read(STAMP) or "").splitlines()]
+    return frozenset(words[0] for words in lines if len(words) == 2 and found and words[1] == str(found.st_ino))
 
 
-def locked(memory: Mapping[str, Any], driver: str) -> Dict[str, Dict[str, Any]]:
-    if memory.get(DRIVER) != driver:
-        return {}
-    return {uuid: dict(values) for uuid, values in memory.get(LOCKED, {}).items()}
+def former(memory: Mapping[str, Any]) -> Dict[str, Dict[str, Change]]:
+    return {uuid: {name: Change(*pair) for name, pair in values.items()}
+            for uuid, values in memory.get(FORMER, {}).items()}
 
 
-def note_former(journal: Journal, uuid: str, values: Mapping[str, Any]) -> None:
-    """What a GPU has before our first change of it; what was noted before stays."""
+def locked(memory: Mapping[str, Any], driver: str, restored_gpus: Iterable[str] = ()) -> Dict[str, Dict[str, Any]]:
+    known = memory.get(LOCKED, {})
+    return {uuid: dict(values) for uuid, values in known.items()
+            if memory.get(DRIVER) == driver or uuid in restored_gpus}
+
+
+def note_former(journal: Journal, uuid: str, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Before a change. What a GPU had before our first one stays noted."""
     memory = journal.recall(NAME)
-    known = former(memory)
-    known[uuid] = {**values, **known.get(uuid, {})}
-    journal.remember(NAME, {**memory, FORMER: known})
+    known = {name: list(pair) for name, pair in memory.get(FORMER, {}).get(uuid, {}).items()}
+    for name, value in wanted.items():
+        known[name] = [known[name][0] if name in known else before.get(name), value]
+    journal.remember(NAME, {**memory, FORMER: {**memory.get(FORMER, {}), uuid: known}})
 
 
-def note_locked(journal: Journal, driver: str, uuid: str, values: Mapping[str, Any]) -> None:
+def note_locked(host: Host, journal: Journal, uuid: str, values: Mapping[str, Any]) -> None:
     """values: {setting: clocks, None where they are not locked any more}."""
-    memory = journal.recall(NAME)
-    known = locked(memory, driver)
+    memory, driver = journal.recall(NAME), loaded(host)
+    known = locked(memory, driver, restored(host))
     mine = {name: clocks for name, clocks in {**known.get(uuid, {}), **values}.items() if clocks is not None}
     known = {each: found for each, found in {**known, uuid: mine}.items() if found}
     journal.remember(NAME, {**memory, LOCKED: known, DRIVER: driver})

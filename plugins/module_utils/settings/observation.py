@@ -11,17 +11,13 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
-from ..hardware.holders import named_pod, read_holders
 from ..hardware.nvml import NvmlFailed, NvmlGpu, Session, reading_of
 from ..hardware.nvml_settings import REQUESTS
 from . import boot, notes
-from .model import ECC, Gpu
+from .model import Change, Gpu
 from .policy import Policy
 
 NAME = notes.NAME
-PERSISTENCED = "nvidia-persistenced.service"
-# How the name of a pod begins among holders
-POD = "pod "
 
 
 @dataclass(frozen=True)
@@ -32,9 +28,7 @@ class Observation:
     silent:  (GPU, why it does not answer).
     error:   why NVML does not answer, '' when it does.
     driver:  version of the driver that answered.
-    former:  {UUID: {setting: value}} of what was there before our first change.
-    holders: {/dev/nvidiaN: who has it open, by name}: a reset takes a GPU that nobody has open.
-    minors:  {UUID: N}.
+    former:  {UUID: {setting: our change of it}}.
     files:   {path: text or None} of our own files for the boot.
     enabled: whether our unit is.
     restore: steps that put back the files that we changed (only read when they are to go).
@@ -44,16 +38,13 @@ class Observation:
     silent: Tuple[Tuple[str, str], ...] = ()
     error: str = ""
     driver: str = ""
-    former: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    holders: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
-    minors: Mapping[str, int] = field(default_factory=dict)
+    former: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     restore: Tuple[Step, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
-        # Who has a GPU open changes by the minute, without any meaning for the plan beyond what it tells of them
-        return dict(asdict(replace(self, holders={}, restore=())), restore=[step.to_dict() for step in self.restore])
+        return dict(asdict(replace(self, restore=())), restore=[step.to_dict() for step in self.restore])
 
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
@@ -68,7 +59,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     reading = reading_of(facts.driver_userspace, facts.driver_loaded)
     if reading.error:
         return replace(seen, error=reading.error)
-    locked = notes.locked(memory, notes.loaded(host))
+    locked = notes.locked(memory, notes.loaded(host), notes.restored(host))
     gpus, silent = [], [(gpu.named(), gpu.error) for gpu in reading.gpus if gpu.error]
     session = Session(REQUESTS)
     try:
@@ -79,27 +70,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         silent.append((gpu.named(), str(failed)))
     finally:
         session.close()
-    return replace(seen, gpus=tuple(gpus), silent=tuple(silent), driver=reading.driver_version,
-                   holders=_holders(host), minors={gpu.uuid: gpu.minor for gpu in reading.gpus})
+    return replace(seen, gpus=tuple(gpus), silent=tuple(silent), driver=reading.driver_version)
 
 
 def _gpu(gpu: NvmlGpu, facts: HostFacts, told: Mapping[str, Any], locked: Mapping[str, Any]) -> Gpu:
     device_id = next((each.device_id for each in facts.gpus if each.address == gpu.pci_address), "")
-    values = {name: told[name] for name in ("persistence", "power_limit", "compute_mode", ECC)}
+    values = {name: told[name] for name in ("persistence", "power_limit", "compute_mode")}
     return Gpu(
         gpu.uuid, gpu.name, gpu.pci_address, gpu.index, device_id, told["architecture"], gpu.is_divided,
         {**values, "gpu_clocks": locked.get("gpu_clocks"), "memory_clocks": locked.get("memory_clocks")},
-        told["ecc_pending"], (told["power_least"], told["power_default"], told["power_most"]),
+        (told["power_least"], told["power_default"], told["power_most"]),
         (told["fastest_gpu"], told["fastest_memory"]))
-
-
-def _holders(host: Host) -> Dict[str, Tuple[str, ...]]:
-    """The daemon that keeps GPUs initialised lets go of one that is reset."""
-    found: Dict[str, Tuple[str, ...]] = {}
-    for holder in read_holders(host)[0]:
-        if holder.unit == PERSISTENCED:
-            continue
-        name = POD + named_pod(host, holder.pod) if holder.pod else holder.named()
-        for device in holder.devices:
-            found[device] = (*found.get(device, ()), name)
-    return found

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NoReturn, Tuple
 
 from ..core.errors import GpuOpsError
 from ..hardware.nvml_settings import COMPUTE_MODES
-from .model import ECC, KEPT_BY_PERSISTENCE, TITLES, VOLATILE, Entry
+from .model import CLOCKS, KEPT_BY_PERSISTENCE, SETTINGS, TITLES, Entry
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
@@ -18,11 +18,9 @@ ARGUMENTS: Dict[str, Any] = {
         "power_limit": {"type": "int"},
         "gpu_clocks": {"type": "list", "elements": "int"},
         "memory_clocks": {"type": "list", "elements": "int"},
-        "ecc": {"type": "bool"},
         "compute_mode": {"type": "str", "choices": sorted(COMPUTE_MODES)},
         "persistence": {"type": "bool"},
     }},
-    "assume_pods_evicted": {"type": "bool", "default": False},
 }
 
 _INDEX = re.compile(r"\d{1,3}")
@@ -30,19 +28,15 @@ _INDEX = re.compile(r"\d{1,3}")
 
 @dataclass(frozen=True)
 class Policy:
-    """state: present, or absent, which gives back what we changed. entries: as they were given.
-
-    assume_pods_evicted: whether pods do not count among those who have a GPU open.
-    """
+    """state: present, or absent, which gives back what we changed. entries: as they were given."""
 
     state: str = "present"
     entries: Tuple[Entry, ...] = ()
-    assume_pods_evicted: bool = False
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
     entries = [_entry(number, given) for number, given in enumerate(parameters["gpus"] or ())]
-    return Policy(parameters["state"], tuple(entries), parameters["assume_pods_evicted"])
+    return Policy(parameters["state"], tuple(entries))
 
 
 def _entry(number: int, given: Mapping[str, Any]) -> Entry:
@@ -57,12 +51,12 @@ def _entry(number: int, given: Mapping[str, Any]) -> Entry:
             remedy="in `gpus`, name them by UUID (`nvidia-smi -L`), by PCI device id such as 2330, by the board's "
                    "name, or `all`",
             option="gpus")
-    values: Dict[str, Any] = {name: given[name] for name in (*VOLATILE, ECC) if given.get(name) is not None}
+    values: Dict[str, Any] = {name: given[name] for name in SETTINGS if given.get(name) is not None}
     if not match or not values:
         _refuse(where, "nothing to set" if match else "an empty `match`", "GPUs, and at least one setting")
     if values.get("power_limit", 1) < 1:
         _refuse(where, "a power limit of %d W" % values["power_limit"], "watts")
-    for name in ("gpu_clocks", "memory_clocks"):
+    for name in CLOCKS:
         if name in values:
             values[name] = _clocks(where, name, values[name])
     volatile = [TITLES[name] for name in KEPT_BY_PERSISTENCE if name in values]

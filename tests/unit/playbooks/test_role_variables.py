@@ -25,6 +25,12 @@ OF_HOSTS = [role for role in role_files.texts() if not role_files.of_cluster(rol
 VARIABLES = [name for role in OF_HOSTS for name in role_files.options(role)]
 # Roles act on these themselves.
 OF_ROLES = {"gpu_driver_reboot_timeout", "mig_reboot_timeout"}
+# An element of each list of dictionaries, whole
+ENTRIES = {
+    "mig_layout": {"gpus": ["0"], "device_filter": [], "enabled": False, "instances": []},
+    "gpu_settings_gpus": {"match": ["all"], "power_limit": 300, "gpu_clocks": [210, 1980],
+                          "memory_clocks": [2619, 2619], "compute_mode": "default", "persistence": True},
+}
 
 
 def text(value: str) -> Any:
@@ -45,7 +51,7 @@ def another(name: str) -> Any:
     if option["type"] == "raw":
         return {"schema": "a plan"}
     if option.get("elements") == "dict":
-        return [{"gpus": ["0"], "device_filter": [], "enabled": False, "instances": []}]
+        return [ENTRIES.get(name, {"key": "x"})]
     if "choices" in option:
         return next(choice for choice in reversed(option["choices"]) if choice != option.get("default"))
     return {"bool": not option.get("default"), "int": 77, "list": ["/usr/bin/x"], "dict": {"x": "/usr/bin/x"}}.get(

@@ -9,11 +9,11 @@ from typing import Any, Dict, List, Mapping, Tuple
 import world
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings import boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.model import ECC, VOLATILE, Gpu, wanted_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.model import SETTINGS, Change, Gpu, wanted_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.observation import Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.planner import _completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.policy import Policy
@@ -29,26 +29,26 @@ FRESH = {"persistence": False, "compute_mode": "default", "gpu_clocks": None, "m
 
 def gpu(board: str, index: int) -> Gpu:
     name, device_id, architecture, power, fastest = BOARDS[board]
-    values = {**FRESH, "power_limit": power[1], ECC: True}
+    values = {**FRESH, "power_limit": power[1]}
     return Gpu("GPU-%s-%d" % (board, index), name, "0000:%02x:00.0" % (index + 1), index, device_id, architecture,
-               False, values, True, power, fastest)
+               False, values, power, fastest)
 
 
 @dataclass
 class World(world.World):
     """Two H100 whose driver is loaded.
 
-    gpus:    as they are.
-    former:  what is noted of each before us.
-    holders: who has the first GPU open.
-    driver:  the loaded one.
+    gpus:   as they are.
+    former: what is noted of our changes of each.
+    gone:   those that have fallen off.
+    driver: the loaded one.
     """
 
     capability = CAPABILITY
 
     gpus: List[Gpu] = field(default_factory=lambda: [gpu("h100", 0), gpu("h100", 1)])
-    former: Dict[str, Dict[str, Any]] = field(default_factory=dict)
-    holders: Tuple[str, ...] = ()
+    former: Dict[str, Dict[str, Change]] = field(default_factory=dict)
+    gone: List[Gpu] = field(default_factory=list)
     driver: str = "580.126.09"
 
     def __post_init__(self) -> None:
@@ -66,8 +66,7 @@ class World(world.World):
             return seen
         if not self.facts.driver_loaded:
             return replace(seen, error="no driver is loaded")
-        return replace(seen, gpus=tuple(self.gpus), driver=self.facts.driver_loaded, holders={
-            "/dev/nvidia0": self.holders} if self.holders else {}, minors={each.uuid: each.index for each in self.gpus})
+        return replace(seen, gpus=tuple(self.gpus), driver=self.facts.driver_loaded)
 
     @property
     def is_touched(self) -> bool:
@@ -88,6 +87,8 @@ class World(world.World):
 
     def boot(self) -> None:
         super().boot()
+        self.gpus = sorted([*self.gpus, *self.gone], key=lambda each: each.index)
+        self.gone = []
         self._lose()
         if boot.UNIT in self.enabled:
             self._restore()
@@ -100,7 +101,7 @@ class World(world.World):
         names = {"-pm": "persistence", "-pl": "power_limit", "-lgc": "gpu_clocks", "-lmc": "memory_clocks",
                  "-lmcd": "memory_clocks", "-c": "compute_mode"}
         for line in self.files[boot.SCRIPT].splitlines():
-            words = line.split()
+            words = line.split("&")[0].split()
             for index, each in enumerate(self.gpus):
                 if words[:2] == ["set_up", each.uuid]:
                     found = {names[name]: self._read(names[name], value)
@@ -123,19 +124,15 @@ class World(world.World):
 
     def say_set(self, index: str, *settings: str) -> None:
         """Somebody sets a GPU."""
-        found = {name: self._read(name, value) if name != ECC else value == "on"
-                 for name, value in (setting.split("=") for setting in settings)}
+        found = {name: self._read(name, value) for name, value in (setting.split("=") for setting in settings)}
         each = self.gpus[int(index)]
         self.gpus[int(index)] = replace(each, values={**each.values, **found})
 
     def say_divided(self, index: str) -> None:
         self.gpus[int(index)] = replace(self.gpus[int(index)], divided=True)
 
-    def say_held(self, *holders: str) -> None:
-        self.holders = holders
-
     def say_gone(self, index: str) -> None:
-        del self.gpus[int(index)]
+        self.gone.append(self.gpus.pop(int(index)))
 
     def say_reloaded(self) -> None:
         self._lose()
@@ -145,18 +142,13 @@ class World(world.World):
     def settings_change(self, step: Step) -> None:
         index, each = self._subject(step)
         wanted = step.parameters["set"]
-        assert tuple(wanted) == tuple(name for name in VOLATILE if name in wanted), "persistence comes first"
+        assert tuple(wanted) == tuple(name for name in SETTINGS if name in wanted), "persistence comes first"
         self._note(each, step)
         self.gpus[index] = replace(each, values={**each.values, **wanted})
 
-    def settings_ecc(self, step: Step) -> Disruption:
+    def settings_unlock(self, step: Step) -> None:
         index, each = self._subject(step)
-        assert not each.divided and each.values[ECC] != step.parameters["set"][ECC]
-        self._note(each, step)
-        self.gpus[index] = replace(each, values={
-            **each.values, **FRESH, "persistence": each.values["persistence"], "power_limit": each.power[1],
-            **step.parameters["set"]})
-        return Disruption.gpu_reset
+        self.gpus[index] = replace(each, values={**each.values, **step.parameters["set"]})
 
     def settings_forget(self, step: Step) -> None:
         uuid, names = step.parameters["uuid"], step.parameters["names"]
@@ -167,5 +159,7 @@ class World(world.World):
         return next((index, each) for index, each in enumerate(self.gpus) if each.uuid == step.parameters["uuid"])
 
     def _note(self, gpu: Gpu, step: Step) -> None:
-        now = {name: gpu.values[name] for name in (*step.parameters["set"], *step.parameters["lost"])}
-        self.former[gpu.uuid] = {**now, **self.former.get(gpu.uuid, {})}
+        known = dict(self.former.get(gpu.uuid, {}))
+        for name, value in step.parameters["set"].items():
+            known[name] = Change(known[name].before if name in known else gpu.values[name], value)
+        self.former[gpu.uuid] = known

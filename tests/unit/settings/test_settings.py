@@ -69,6 +69,7 @@ class Node(SimulatedBoard):
     def __init__(self, directory: Path, profile: str = "h100-sxm-hgx", gpus: int = 2) -> None:
         super().__init__(directory, profile, gpus)
         self.root = directory / "root"
+        self.boots = 0
         (self.root / "sys/module/nvidia").mkdir(parents=True)
         for name in ("run", "var/lib", "etc/systemd/system/multi-user.target.wants"):
             (self.root / name).mkdir(parents=True)
@@ -91,9 +92,14 @@ class Node(SimulatedBoard):
             for gpu in range(board.gpus):
                 for name in ("persistence", "power_limit_w", "locked_gpu_clocks", "compute_mode"):
                     board.remove("gpu.%d.%s" % (gpu, name))
-        os.utime(self.root / "sys/module/nvidia", (1, 1))
-        return subprocess.run(["/bin/sh", str(self.root / "var/lib/gpuops/settings-restore")], check=False, text=True,
-                              env=self.environment(PATH=self.path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        (self.root / "sys/module/nvidia").rename(self.root / ("sys/module/of-boot-%d" % self.boots))
+        (self.root / "sys/module/nvidia").mkdir()
+        self.boots += 1
+        script = (self.root / "var/lib/gpuops/settings-restore").read_text()
+        for path in ("/run/gpuops", "/sys/module/nvidia"):
+            script = script.replace(path, str(self.root) + path)
+        return subprocess.run(["/bin/sh", "-c", script], check=False, text=True, env=self.environment(PATH=self.path),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 CAPPED = {"match": ["all"], "power_limit": 500, "gpu_clocks": [1200, 1980], "compute_mode": "exclusive_process"}
@@ -111,6 +117,8 @@ def test_what_is_set_is_so_stays_so_and_is_given_back(tmp_path: Path) -> None:
     assert node.boot().returncode == 0
     assert [node.ask(gpu)["power_limit"] for gpu in range(2)] == [500, 400]
     assert node.board(1, "locked_gpu_clocks") == "1200,1980"
+    again = node.apply(gpus=[CAPPED, {"match": [node.uuids()[1]], "power_limit": 400}])
+    assert again["applied"] == [], "what the unit has set is set"
     gone = node.apply(state="absent")
     assert "error" not in gone, gone
     assert [node.ask(gpu)["power_limit"] for gpu in range(2)] == [700, 700]
@@ -126,24 +134,6 @@ def test_without_persistence_a_limit_goes_with_the_last_process(tmp_path: Path) 
     assert node.ask(0)["power_limit"] == 700
     assert node.ask(0, ["persistence", True], ["power_limit", 400])["power_limit"] == 400
     assert node.ask(0)["power_limit"] == 400
-
-
-def test_ecc_changes_with_a_reset_and_the_rest_comes_after_it(tmp_path: Path) -> None:
-    node = Node(tmp_path, "a30", 1)
-    done = node.apply(gpus=[{"match": ["NVIDIA A30"], "ecc": False, "power_limit": 150}])
-    assert [step.split("/")[1] for step in done["applied"]][:2] == ["settings.ecc", "settings.change"], done
-    now = node.ask(0)
-    assert (now["ecc"], now["ecc_pending"], now["power_limit"], now["persistence"]) == (False, False, 150, True)
-    assert "error" not in node.apply(state="absent")
-    assert (node.ask(0)["ecc"], node.ask(0)["power_limit"]) == (True, 165)
-
-
-def test_a_gpu_that_cannot_be_reset_keeps_its_ecc(tmp_path: Path) -> None:
-    node = Node(tmp_path, "a30", 1)
-    node.fault("busy", 0)
-    error = node.apply(gpus=[{"match": ["all"], "ecc": False}])["error"]
-    assert error["code"] == "settings.not_reset" and "nvidia-smi says" in error["found"], error
-    assert (node.ask(0)["ecc"], node.ask(0)["ecc_pending"]) == (True, True)
 
 
 def test_memory_clocks_of_hopper_are_deferred(tmp_path: Path) -> None:
@@ -169,6 +159,39 @@ def test_what_nvml_refuses_is_told_and_the_other_gpu_is_set(tmp_path: Path, code
     node.fault("call", 0, call="nvmlDeviceSetPowerManagementLimit", code=code, times=0)
     error = node.apply(gpus=[{"match": ["all"], "power_limit": 400}])["error"]
     assert (error["code"], "GPU 0000:1b:00.0: nvmlDeviceSetPower" in error["found"]) == (refusal, True), error
+    assert node.ask(1)["power_limit"] == 400
+
+
+def test_clocks_are_unlocked_where_nothing_else_would_unlock_them(tmp_path: Path) -> None:
+    """A daemon keeps GPUs initialised, and nobody knows any more which clocks a boot has locked."""
+    node = Node(tmp_path, gpus=1)
+    node.ask(0, ["persistence", True])
+    node.apply(gpus=[{"match": ["all"], "gpu_clocks": [1200]}])
+    assert node.boot().returncode == 0 and node.board(0, "locked_gpu_clocks") == "1200,1200"
+    (node.root / "run/gpuops/settings").unlink()
+    node.apply(state="absent")
+    assert (node.board(0, "locked_gpu_clocks"), node.ask(0)["persistence"]) == ("", True)
+
+
+def test_a_change_that_was_refused_is_not_given_back_later(tmp_path: Path) -> None:
+    node = Node(tmp_path, gpus=1)
+    node.ask(0, ["persistence", True])
+    node.fault("call", 0, call="nvmlDeviceSetPowerManagementLimit", code=999, times=0)
+    assert node.apply(gpus=[{"match": ["all"], "power_limit": 400}])["error"]
+    silicon.clear_faults(node.directory)
+    node.ask(0, ["power_limit", 600])
+    assert "error" not in node.apply()
+    assert node.ask(0)["power_limit"] == 600
+
+
+def test_a_gpu_that_hangs_at_a_boot_keeps_no_other_from_its_settings(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.apply(gpus=[{"match": ["all"], "power_limit": 400}])
+    script = node.root / "var/lib/gpuops/settings-restore"
+    script.write_text(script.read_text().replace("timeout -k 5 60", "timeout -k 1 3"))
+    node.fault("slow", 0, call="nvmlDeviceSetPersistenceMode", ms=3600 * 1000)
+    done = node.boot()
+    assert (done.returncode, "-pm 1 does not come to an end" in done.stdout) == (1, True), done.stdout
     assert node.ask(1)["power_limit"] == 400
 
 
