@@ -50,7 +50,12 @@ GUARD_SECONDS = 30.0
 SYSTEM_DIRECTORIES = ("/", "/usr", "/var", "/var/lib", "/var/cache", "/boot")
 SYNC_SECONDS = 60.0
 
+# A kernel that writes faster than it is read is not read to its end
+KERNEL_LOG_SECONDS = 10.0
+
 _NULL = os.makedev(1, 3)
+# Linux' Documentation/admin-guide/devices.txt
+_KMSG = os.makedev(1, 11)
 _KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
           stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
 _STATES = {"D": ", waits in the kernel", "T": ", stopped"}
@@ -145,19 +150,21 @@ class Host:
     def kernel_log(self) -> Optional[List[str]]:
         """The records of the kernel's log, oldest first, as /dev/kmsg has them; None where it cannot be read.
 
-        A container may have none, or a pipe in its place. One read is one record (Documentation/ABI/testing/dev-kmsg);
-        a record that was overwritten meanwhile is EPIPE, and the next read goes on behind it.
+        A container may have none, or another device or a pipe in its place. One read is one record
+        (Documentation/ABI/testing/dev-kmsg); one that was overwritten meanwhile is EPIPE, and the next read goes on
+        behind it.
         """
         try:
-            handle = os.open(self.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+            handle = os.open(self.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            mode = os.fstat(handle).st_mode
-            if stat.S_ISREG(mode):
+            there = os.fstat(handle)
+            if stat.S_ISREG(there.st_mode):
                 with os.fdopen(os.dup(handle), "rb") as whole:
                     return whole.read().decode("utf-8", "replace").splitlines()
-            return _kernel_records(handle) if stat.S_ISCHR(mode) else None
+            is_log = stat.S_ISCHR(there.st_mode) and there.st_rdev == _KMSG
+            return _kernel_records(handle) if is_log else None
         finally:
             os.close(handle)
 
@@ -801,7 +808,8 @@ def _encoded(name: str, text: str) -> bytes:
 
 def _kernel_records(handle: int) -> Optional[List[str]]:
     found: List[str] = []
-    while True:
+    until = time.monotonic() + KERNEL_LOG_SECONDS
+    while time.monotonic() < until:
         try:
             data = os.read(handle, 1 << 14)
         except BlockingIOError:
@@ -813,6 +821,7 @@ def _kernel_records(handle: int) -> Optional[List[str]]:
         if not data:
             return found
         found.append(data.decode("utf-8", "replace"))
+    return found
 
 
 def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from ..core.host import Host
 from .catalogue import NONE, WARNING, sxid, xid
-from .kernel_log import Event, Record, gaps, parse_event, parse_record, parse_uuids
+from .kernel_log import FALLEN_OFF, Event, Record, gaps, parse_event, parse_record, parse_uuids
 
 # A GPU may write hundreds of thousands of lines of one error: it is told once, with their number
 MOST = 200
@@ -26,7 +26,7 @@ class _Same:
 def read_errors(host: Host) -> Dict[str, Any]:
     """{'errors', 'complete'}: see told(). complete is None where the log cannot be read."""
     texts = host.kernel_log()
-    if texts is None:
+    if not texts:
         return {"errors": [], "complete": None}
     records = [record for record in map(parse_record, texts) if record is not None]
     return told(records)
@@ -48,12 +48,18 @@ def told(records: List[Record]) -> Dict[str, Any]:
 
 
 def _events(records: Iterable[Record]) -> Iterable[Event]:
-    """An NVSwitch follows its first line up with more of the same number, which say no more of what happened."""
+    """An NVSwitch follows its first line up with more of the same number, which say no more of what happened; and that
+    a GPU has fallen off the bus the driver says with its number and without."""
     before: Any = None
+    fallen = set()
     for record in records:
         event = parse_event(record)
         if event is None:
             continue
+        if event.number == FALLEN_OFF and not event.is_switch:
+            if event.address in fallen:
+                continue
+            fallen.add(event.address)
         key = (event.address, event.number, event.link) if event.is_switch else None
         if key is None or key != before:
             yield event

@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Tuple
 
 # Older drivers leave 'PCI:' and the domain away; a line about a part of a GPU names its instances
+_ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)"
+    r"NVRM: Xid \((?:PCI:)?" + _ADDRESS +
     r"(?: GPU-I:(?P<gi>[0-9a-fA-F]+)(?: GPU-CI:(?P<ci>[0-9a-fA-F]+))?)?\): (?P<number>\d+)(?:, (?P<text>.*))?")
 _PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?, name=(?P<name>[^,]*?)(?:, |$)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
 _ACTION = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x(?P<to>[0-9a-fA-F]+)")
 _LINK = re.compile(r"(?P<unit>[A-Z0-9_]+)\s+(?P<severity>Fatal|Nonfatal)\b.*?Link\s+(?P<link>-?\d+)"
                    r".*?\(0x(?P<first>[0-9a-fA-F]+)")
-_SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+), "
+_SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:" + _ADDRESS + r"\): (?P<number>\d+), "
                    r"(?P<severity>Fatal|Non-fatal)(?:, Link (?P<link>\d+))?")
-_UUID = re.compile(r"NVRM: GPU at PCI:(?P<address>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
-_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?"
-                     r"(?P<address>(?:[0-9a-fA-F]+:)+[0-9a-fA-F]+(?:\.[0-7])?).*fallen off the bus")
+_UUID = re.compile(r"NVRM: GPU at PCI:" + _ADDRESS + r": (?P<uuid>GPU-[0-9a-fA-F-]{36})")
+_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?" + _ADDRESS + r".*fallen off the bus")
+FALLEN_OFF = 79
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Event:
     previous:  the Xid that caused it, 0 where none is told.
     action:    the recovery action that the driver asks for from now on, -1 where the line tells none.
     is_fatal:  what the line says; None where it says nothing.
-    link, subcode: of NVLink 5, -1 where the line is about none.
+    link:      of NVLink, -1 where the line is about none.
+    subcode:   of NVLink 5, -1 where there is none.
     text:      the rest of the line.
     """
 
@@ -71,12 +73,17 @@ class Event:
 
 
 def parse_record(text: str) -> Optional[Record]:
-    """'6,1234,5678901,-;message', with lines of properties behind it; None for what is none."""
+    """'6,1234,5678901,-;message', with lines of properties behind it; None for what is none.
+
+    What a program has written there, and not the kernel, has no message.
+    """
     head, separator, rest = text.partition(";")
     fields = head.split(",")
-    if not separator or len(fields) < 4 or not (fields[1].isdigit() and fields[2].isdigit()):
+    if not separator or len(fields) < 4 or not all(field.isdecimal() for field in fields[:3]):
         return None
-    return Record(int(fields[1]), int(fields[2]), rest.split("\n", 1)[0])
+    # Above its three bits of priority, a message says who wrote it: 0 is the kernel
+    is_kernels = int(fields[0]) >> 3 == 0
+    return Record(int(fields[1]), int(fields[2]), rest.split("\n", 1)[0] if is_kernels else "")
 
 
 def gaps(sequences: Iterable[int], before: int) -> List[Tuple[int, int]]:
@@ -103,7 +110,7 @@ def parse_event(record: Record) -> Optional[Event]:
     match = _FALLEN.search(line)
     if match:
         # Said without a number, where the GPU is found to be gone before anything else goes wrong
-        return Event(normal(match["address"]), 79, False, record.sequence, record.at, text=line)
+        return Event(normal(match["address"]), FALLEN_OFF, False, record.sequence, record.at, text=line)
     return None
 
 
