@@ -99,7 +99,6 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
         raise _explained(host, step, failed) from failed
     if step.parameters["resets"]:
         # NVML resets the GPU by itself, or it was reset here
-        close_session()
         set_up_again(host)
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
         return
