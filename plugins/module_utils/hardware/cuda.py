@@ -32,9 +32,7 @@ _int, _uint, _size, _pointer, _text = ctypes.c_int, ctypes.c_uint, ctypes.c_size
 _device_pointer = ctypes.c_uint64
 _TYPES: Dict[str, Tuple[Any, ...]] = {
     "cuInit": (_uint,),
-    "cuDriverGetVersion": (_pointer,),
     "cuDeviceGetCount": (_pointer,),
-    "cuDeviceGet": (_pointer, _int),
     "cuDeviceGetUuid_v2": (_pointer, _int),
     "cuDeviceGetName": (_text, _int, _int),
     "cuDeviceGetAttribute": (_pointer, _int, _int),
@@ -114,10 +112,6 @@ class Cuda:
         """How many devices there are to see."""
         self.call("cuInit", 0)
         return self._number("cuDeviceGetCount")
-
-    def driver_version(self) -> int:
-        """CUDA's version that the driver knows, as 13000 for 13.0."""
-        return self._number("cuDriverGetVersion")
 
     def _number(self, name: str, *arguments: Any) -> int:
         value = ctypes.c_int()

@@ -14,6 +14,7 @@ import re
 import shlex
 from typing import Dict, Iterable, Tuple
 
+from ..core.boot_unit import unit_text
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
 from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED, Mig
@@ -30,25 +31,7 @@ AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidi
 BEFORE = ("gpuops-nvidia-cdi.service", "nvidia-cdi-refresh.service", *WATCHERS,
           *(unit for runtime in KNOWN_RUNTIMES for unit in runtime.units), "kubelet.service")
 
-UNIT_TEXT = managed("\n".join([
-    "[Unit]",
-    "Description=MIG layout of NVIDIA GPUs",
-    "After=" + " ".join(AFTER),
-    "Before=" + " ".join(BEFORE),
-    "ConditionPathExists=/proc/driver/nvidia/version",
-    # A process that hangs in the driver outlives every signal, and what comes after must not wait for it
-    "JobRunningTimeoutSec=180s",
-    "",
-    "[Service]",
-    "Type=oneshot",
-    "RemainAfterExit=yes",
-    "ExecStart=/bin/sh " + SCRIPT,
-    "TimeoutStartSec=150s",
-    "TimeoutStopSec=10s",
-    "",
-    "[Install]",
-    "WantedBy=multi-user.target",
-]) + "\n")
+UNIT_TEXT = unit_text("MIG layout of NVIDIA GPUs", AFTER, BEFORE, SCRIPT, job_seconds=180, start_seconds=150)
 
 _HEAD = """set -u
 failed=0

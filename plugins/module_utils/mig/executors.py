@@ -22,6 +22,7 @@ from ..core.waiting import wait_for
 from ..hardware import nvml
 from ..hardware.holders import read_holders
 from ..hardware.mig import Mig
+from ..hardware.nvml_codes import IN_USE, LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, TOO_LITTLE
 from ..hardware.nvml_mig import REQUESTS
 from ..hardware.settings import set_up_again
 from . import former
@@ -29,9 +30,6 @@ from .model import Wanted
 from .observation import MODPROBE, POD, SWITCHED, UNDISTURBED, users, without_nodes
 from .placement import Arrangement, Placed, arrange, as_placed, placed_now
 from .planner import DIVIDE, FORGET, MODE, NODES
-
-# nvml.h, nvmlReturn_t
-NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, TOO_LITTLE = 4, 3, 15, 16, 19, 23
 
 # {nvmlReturn_t: what it means for a change}; {call}: the GPU, the call and NVML's words
 _MEANING: Dict[int, Refusal] = {

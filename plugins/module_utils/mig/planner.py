@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.boot_unit import removal, unit_steps
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
 from ..core.refusal import Refusal
-from ..core.steps import file_step, service_step
+from ..core.steps import service_step
 from ..hardware import mig_layout
 from ..hardware.mig import Mig
 from . import boot
@@ -426,20 +427,7 @@ def _boot_steps(observation: Observation, changes: Sequence[Change]) -> List[Ste
     wanted = {boot.SCRIPT: boot.script_text(layouts, gpus), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
         dict.fromkeys((boot.SCRIPT, boot.UNIT_FILE))
     why = "No GPU instance outlives a boot; the unit makes them again." if layouts else "No GPU is divided any more."
-    steps = []
-    if observation.enabled and not layouts:
-        steps.append(_disabling())
-    steps += [file_step(NAME, path, observation.files.get(path), text, why) for path, text in wanted.items()
-              if observation.files.get(path) != text]
-    if layouts and not observation.enabled:
-        steps.append(service_step(NAME, "enable", boot.UNIT, "It runs before the container runtime at every boot.",
-                                  Disruption.none, "not enabled", "enabled", tuple(step.id for step in steps)))
-    return steps
-
-
-def _disabling() -> Step:
-    return service_step(NAME, "disable", boot.UNIT, "It has nothing to do any more.", Disruption.none, "enabled",
-                        "not enabled")
+    return unit_steps(NAME, boot.UNIT, wanted, observation.files, observation.enabled, why)
 
 
 def _without_watchers(
@@ -470,4 +458,4 @@ def _starts(units: Sequence[str], stopped: Mapping[str, Disruption] = MappingPro
 
 
 def _removal(observation: Observation) -> List[Step]:
-    return ([_disabling()] if observation.enabled else []) + list(observation.restore)
+    return removal(NAME, boot.UNIT, observation.enabled, observation.restore)

@@ -11,12 +11,13 @@ import re
 import shlex
 from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
+from ..core.boot_unit import unit_text
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
-from ..hardware.settings import SETTINGS_UNIT
+from ..hardware.settings import SETTINGS_UNIT, SETTINGS_UNIT_FILE
 
 UNIT = SETTINGS_UNIT
-UNIT_FILE = "/etc/systemd/system/" + UNIT
+UNIT_FILE = SETTINGS_UNIT_FILE
 WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
 SCRIPT = "/var/lib/gpuops/settings-restore"
 STAMP = "/run/gpuops/settings"
@@ -24,25 +25,7 @@ AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidi
 BEFORE = ("gpuops-nvidia-mig.service", "nvidia-dcgm.service", "dcgm-exporter.service", "nvidia-mps.service",
           *(unit for runtime in KNOWN_RUNTIMES for unit in runtime.units), "kubelet.service")
 
-UNIT_TEXT = managed("\n".join([
-    "[Unit]",
-    "Description=Settings of NVIDIA GPUs",
-    "After=" + " ".join(AFTER),
-    "Before=" + " ".join(BEFORE),
-    "ConditionPathExists=/proc/driver/nvidia/version",
-    # A process that hangs in the driver outlives every signal, and what comes after must not wait for it
-    "JobRunningTimeoutSec=120s",
-    "",
-    "[Service]",
-    "Type=oneshot",
-    "RemainAfterExit=yes",
-    "ExecStart=/bin/sh " + SCRIPT,
-    "TimeoutStartSec=100s",
-    "TimeoutStopSec=10s",
-    "",
-    "[Install]",
-    "WantedBy=multi-user.target",
-]) + "\n")
+UNIT_TEXT = unit_text("Settings of NVIDIA GPUs", AFTER, BEFORE, SCRIPT, job_seconds=120, start_seconds=100)
 
 _HEAD = """set -u
 done=STAMP

@@ -14,20 +14,24 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware import nvml
+from ..hardware.nvml_codes import IN_USE, LOST, NO_PERMISSION, NOT_SUPPORTED
 from ..hardware.nvml_settings import REQUESTS
 from . import notes
 from .model import CLOCKS, TITLES, told
 from .planner import CHANGE, FORGET, UNLOCK
 
-# nvml.h, nvmlReturn_t: what each means for a change; {call}: the GPU, the call and NVML's words
+# What each return code means for a change; {call}: the GPU, the call and NVML's words
 _MEANING: Dict[int, Refusal] = {
-    3: Refusal("settings.call_not_supported", "{call}", "a setting that the board and its driver have",
-               "leave it out for this board: name others in `match`; in a virtual machine, set it on its host"),
-    4: Refusal("settings.no_permission", "{call}", "root", "run this with become"),
-    15: Refusal("settings.lost", "{call}", "a GPU that answers",
-                "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot"),
-    19: Refusal("settings.in_use", "{call}", "a GPU that nobody has open while this changes",
-                "end what uses it (`fuser -v /dev/nvidia*` lists it), and run this again"),
+    NOT_SUPPORTED: Refusal(
+        "settings.call_not_supported", "{call}", "a setting that the board and its driver have",
+        "leave it out for this board: name others in `match`; in a virtual machine, set it on its host"),
+    NO_PERMISSION: Refusal("settings.no_permission", "{call}", "root", "run this with become"),
+    LOST: Refusal(
+        "settings.lost", "{call}", "a GPU that answers",
+        "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot"),
+    IN_USE: Refusal(
+        "settings.in_use", "{call}", "a GPU that nobody has open while this changes",
+        "end what uses it (`fuser -v /dev/nvidia*` lists it), and run this again"),
 }
 _OTHERWISE = Refusal("settings.call_failed", "{call}", "every call of NVML answered with success",
                      "read the kernel log for NVRM messages, and run this again")

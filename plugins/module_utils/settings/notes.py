@@ -14,27 +14,19 @@ from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence
 
 from ..core.host import Host
 from ..core.journal import Journal
-from ..core.plan import digest
+from ..hardware.loaded import load_of, number_of_load
 from .boot import STAMP
 from .model import Change
 
 NAME = "settings"
 FORMER, LOCKED, DRIVER = "former", "locked", "driver"
-# The kernel makes this directory anew with each load, under a number that it does not use again before the next boot
-_LOADED = "/sys/module/nvidia"
-
-
-def loaded(host: Host) -> str:
-    """What tells one load of the driver from another; '' without one."""
-    found = host.stat(_LOADED)
-    return "" if found is None else digest([host.boot(), found.st_ino])
 
 
 def restored(host: Host) -> FrozenSet[str]:
     """UUIDs of GPUs that the unit has set up since the driver was loaded."""
-    found = host.stat(_LOADED)
+    number = number_of_load(host)
     lines = [line.split() for line in (host.read(STAMP) or "").splitlines()]
-    return frozenset(words[0] for words in lines if len(words) == 2 and found and words[1] == str(found.st_ino))
+    return frozenset(words[0] for words in lines if len(words) == 2 and words[1] == number)
 
 
 def former(memory: Mapping[str, Any]) -> Dict[str, Dict[str, Change]]:
@@ -59,7 +51,7 @@ def note_former(journal: Journal, uuid: str, before: Mapping[str, Any], wanted: 
 
 def note_locked(host: Host, journal: Journal, uuid: str, values: Mapping[str, Any]) -> None:
     """values: {setting: clocks, None where they are not locked any more}."""
-    memory, driver = journal.recall(NAME), loaded(host)
+    memory, driver = journal.recall(NAME), load_of(host)
     known = locked(memory, driver, restored(host))
     mine = {name: clocks for name, clocks in {**known.get(uuid, {}), **values}.items() if clocks is not None}
     known = {each: found for each, found in {**known, uuid: mine}.items() if found}

@@ -11,6 +11,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
+from ..hardware.loaded import load_of
 from ..hardware.nvml import NvmlFailed, NvmlGpu, Session, reading_of
 from ..hardware.nvml_settings import REQUESTS
 from . import boot, notes
@@ -59,7 +60,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     reading = reading_of(facts.driver_userspace, facts.driver_loaded)
     if reading.error:
         return replace(seen, error=reading.error)
-    locked = notes.locked(memory, notes.loaded(host), notes.restored(host))
+    locked = notes.locked(memory, load_of(host), notes.restored(host))
     gpus, silent = [], [(gpu.named(), gpu.error) for gpu in reading.gpus if gpu.error]
     session = Session(REQUESTS)
     try:

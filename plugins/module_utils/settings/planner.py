@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.boot_unit import removal, unit_steps
 from ..core.facts import HostFacts
-from ..core.plan import Disruption, Plan, Step
+from ..core.plan import Plan, Step
 from ..core.refusal import Refusal
-from ..core.steps import file_step, service_step
 from . import boot
 from .model import (
     AMPERE,
@@ -73,8 +73,8 @@ def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> P
             "settings.no_answer", "NVML does not answer: %s" % observation.error, "GPUs that tell what they are set to",
             "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
     if policy.state == "absent" and not facts.driver_loaded:
-        removal = _removal(observation)
-        return Plan(steps=(*removal, *_forget_all(observation.former, tuple(step.id for step in removal))))
+        goes = _removal(observation)
+        return Plan(steps=(*goes, *_forget_all(observation.former, tuple(step.id for step in goes))))
     return Plan(complete=False, notes=("What the GPUs are set to is planned once driver %s answers."
                                        % (facts.driver_loaded or "(not installed yet)"),))
 
@@ -212,19 +212,8 @@ def _boot_steps(observation: Observation, wanted: Mapping[str, Mapping[str, Any]
     texts = {boot.SCRIPT: text, boot.UNIT_FILE: boot.UNIT_TEXT} if lasting else dict.fromkeys(
         (boot.SCRIPT, boot.UNIT_FILE))
     why = "A boot loses what GPUs are set to; the unit sets them up again." if lasting else "Nothing is to be set."
-    steps = [_disabling()] if observation.enabled and not lasting else []
-    steps += [file_step(NAME, path, observation.files.get(path), text, why) for path, text in texts.items()
-              if observation.files.get(path) != text]
-    if lasting and not observation.enabled:
-        steps.append(service_step(NAME, "enable", boot.UNIT, "It runs before the container runtime at every boot.",
-                                  Disruption.none, "not enabled", "enabled", tuple(step.id for step in steps)))
-    return steps
-
-
-def _disabling() -> Step:
-    return service_step(NAME, "disable", boot.UNIT, "It has nothing to do any more.", Disruption.none, "enabled",
-                        "not enabled")
+    return unit_steps(NAME, boot.UNIT, texts, observation.files, observation.enabled, why)
 
 
 def _removal(observation: Observation) -> List[Step]:
-    return ([_disabling()] if observation.enabled else []) + list(observation.restore)
+    return removal(NAME, boot.UNIT, observation.enabled, observation.restore)

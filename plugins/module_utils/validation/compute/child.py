@@ -53,11 +53,12 @@ def prove(say: Say, uuid: str, level: Level) -> None:
     begun = time.monotonic()
     with _saying_failure(say):
         cuda, (device,) = _opened(say, [uuid])
-        say(board=cuda.name(device), multiprocessors=cuda.attribute(device, MULTIPROCESSORS),
+        multiprocessors = cuda.attribute(device, MULTIPROCESSORS)
+        say(board=cuda.name(device), multiprocessors=multiprocessors,
             exclusive=cuda.attribute(device, COMPUTE_MODE) != 0)
         context = Context(cuda, device)
         say(started=round(time.monotonic() - begun, 3))
-        _Work(say, context, cuda.attribute(device, MULTIPROCESSORS), level).run()
+        _Work(say, context, multiprocessors, level).run()
         context.close()
     say(seconds=round(time.monotonic() - begun, 3))
     say(end=True)
@@ -165,7 +166,7 @@ class _Work:
         for block, begin in enumerate(range(0, len(results), length)):
             found = results[begin:begin + length]
             if found != expected:
-                first = next(at for at in range(length) if found[at] != expected[at]) // 4 * 4
+                first = _differs_at(found, expected) // 4 * 4
                 self.say(wrong={
                     "what": what, "where": "multiprocessor %d" % places[block] if places else "block %d" % block,
                     "expected": expected[first:first + 4][::-1].hex(), "found": found[first:first + 4][::-1].hex()})
@@ -185,7 +186,7 @@ class _Work:
         for begin in range(0, size, MIB):
             if view[begin:begin + MIB] != pattern:
                 found = bytes(view[begin:begin + MIB])
-                first = next(at for at in range(MIB) if found[at] != pattern[at])
+                first = _differs_at(found, pattern)
                 self.say(wrong={"what": "copy", "where": "byte %d" % (begin + first),
                                 "expected": "%02x" % pattern[first], "found": "%02x" % found[first]})
         if self.level.rates:
@@ -195,9 +196,7 @@ class _Work:
         context.free(there)
 
     def _rate(self, size: int, work: Callable[[], None]) -> float:
-        """GB/s."""
-        taken = sorted(self.context.timed(work) for _sample in range(SAMPLES if self.level.rates else 1))
-        return round(size / max(taken[len(taken) // 2], 1e-3) / 1e6, 1)
+        return _rate(self.context, size, work, SAMPLES if self.level.rates else 1)
 
     def stream(self) -> None:
         """Memory by a program: the engines that copy reach a part of what it does."""
@@ -257,6 +256,16 @@ class _Work:
                             "count": count})
 
 
+def _rate(context: Context, size: int, work: Callable[[], None], samples: int) -> float:
+    """GB/s: the middle one of the samples."""
+    taken = sorted(context.timed(work) for _sample in range(samples))
+    return round(size / max(taken[len(taken) // 2], 1e-3) / 1e6, 1)
+
+
+def _differs_at(found: bytes, expected: bytes) -> int:
+    return next(at for at, (one, other) in enumerate(zip(found, expected)) if one != other)
+
+
 def _pairs(cuda: Cuda, contexts: Sequence[Context]) -> Iterator[Tuple[Context, Context]]:
     for here in contexts:
         for there in contexts:
@@ -282,13 +291,13 @@ def _copy_to_peer(say: Say, here: Context, there: Context, level: Level) -> None
     there.fill(to, _STALE, size)
     there.wait()
     here.enter()
-    taken = sorted(here.timed(lambda: here.to_peer(there, to, origin, size)) for _sample in range(SAMPLES))
+    rate = _rate(here, size, lambda: here.to_peer(there, to, origin, size), SAMPLES)
     here.wait()
-    say(peer=[here.device, there.device, round(size / max(taken[len(taken) // 2], 1e-3) / 1e6, 1)])
+    say(peer=[here.device, there.device, rate])
     there.enter()
     found = there.read(to, size)
     if found != pattern[:size]:
-        first = next(at for at in range(size) if found[at] != pattern[at])
+        first = _differs_at(found, pattern)
         say(peer_wrong=[here.device, there.device, first, "%02x" % pattern[first], "%02x" % found[first]])
     there.free(to)
     here.enter()

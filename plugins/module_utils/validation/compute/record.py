@@ -22,6 +22,7 @@ from ...core.host import Host
 from ...core.journal import JOURNAL
 from ...core.lock import DIRECTORY, GUARD
 from ...core.plan import digest
+from ...hardware.loaded import load_of
 from ..status import FAILED, PASSED
 from .levels import at_least
 from .model import Device, Proof
@@ -29,13 +30,11 @@ from .verdict import judged
 
 PATH = DIRECTORY + "/compute.json"
 SCHEMA = 1
-# The kernel makes this directory anew with each load, under a number that it does not use again before the next boot
-_LOADED = "/sys/module/nvidia"
 
 
 def kept(host: Host) -> Dict[str, Any]:
     """The record that counts for the driver as it is loaded now; what cannot be read is as if it were not there."""
-    driver, steps = _driver(host), _steps(host)
+    driver, steps = load_of(host), _steps(host)
     try:
         found = json.loads(host.read(PATH) or "{}")
     except (ValueError, GpuOpsError):
@@ -105,11 +104,6 @@ def with_earlier(record: Mapping[str, Any], proof: Proof) -> Proof:
 def _hangs(host: Host, entry: List[Any]) -> bool:
     process, started = entry
     return bool(started) and host.process_started(process) == started
-
-
-def _driver(host: Host) -> str:
-    found = host.stat(_LOADED)
-    return "" if found is None else digest([host.boot(), found.st_ino])
 
 
 def _steps(host: Host) -> str:

@@ -1,0 +1,6 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Return codes of NVML that mean something to who changes a GPU: nvml.h, nvmlReturn_t."""
+from __future__ import annotations
+
+NOT_SUPPORTED, NO_PERMISSION, LOST, RESET_REQUIRED, IN_USE, TOO_LITTLE = 3, 4, 15, 16, 19, 23
