@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from .activation.capability import CAPABILITY as ACTIVATION
+from .agent.capability import CAPABILITY as AGENT
 from .cdi.capability import CAPABILITY as CDI
 from .core import kept
+from .core.applying import WRITER_ARGUMENTS
 from .core.approval import differences
 from .core.arguments import complaints
 from .core.capability import Capability, plan_of
@@ -20,7 +22,6 @@ from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
 from .core.lock import HostLock
-from .core.module import WRITER_ARGUMENTS
 from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
@@ -45,7 +46,7 @@ from .vgpu.capability import CAPABILITY as VGPU
 from .writing import boards_of
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
-    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, SETTINGS, MIG, RUNTIME, CDI)
+    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, SETTINGS, MIG, RUNTIME, CDI, AGENT)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 
@@ -83,8 +84,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
-            options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
-            allowed = Disruption[options.pop(ALLOWED)]
+            options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
@@ -169,7 +169,7 @@ def _expected(host: Host, planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Opt
 
 def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -> Dict[str, Any]:
     """Keys of the result that say how a host stands that needs nothing. Options are checked in any case."""
-    options = _checked("validation", {name: ARGUMENTS[name] for name in OF_HOST}, given or {})
+    options = options_of_validation(given or {})
     if given is None or not is_done:
         return {"checks": [], "validated": False, "proof": {}}
     checks, is_current = examine(host, options)
@@ -182,6 +182,26 @@ def _unfinished(host: Host, parameters: Mapping[str, Any]) -> List[str]:
     journal = Journal(host)
     return [event["step"]["id"] for capability in CAPABILITIES if parameters.get(capability.name) is not None
             for event in journal.unfinished(capability.name)]
+
+
+def secrets_of(parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Values of capabilities' options that are secrets, which Ansible hides of a module's own options alone."""
+    for capability in CAPABILITIES:
+        given = parameters.get(capability.name) or {}
+        for name, option in capability.arguments.items():
+            if option.get("no_log") and given.get(name):
+                yield str(given[name])
+
+
+def options_of(capability: Capability[Any, Any], given: Mapping[str, Any]) -> Tuple[Dict[str, Any], Disruption]:
+    """(options as a capability's own module would have them, how much may be disturbed). Raises GpuOpsError."""
+    options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
+    return options, Disruption[options.pop(ALLOWED)]
+
+
+def options_of_validation(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The same of the validation's half on the host."""
+    return _checked("validation", {name: ARGUMENTS[name] for name in OF_HOST}, given)
 
 
 def _checked(name: str, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Dict[str, Any]:

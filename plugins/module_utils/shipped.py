@@ -6,6 +6,9 @@ Ansible packs all that a module imports into every call of it, and Python compil
 code is more than Ansible's; so the action plugin ships it once, in an archive whose name is the hash of its content,
 and names that archive in the environment. A module that has changed the host keeps it there, and beside it what this
 release of Python has compiled of it (see .core.libraries).
+
+The command `gpuops` takes its code from the same archive (see .agent). No Ansible is there then: what is used of it lies
+in the archive below STANDALONE, where no module looks.
 """
 from __future__ import annotations
 
@@ -29,13 +32,16 @@ DIRECTORY = "/var/lib/gpuops/lib"
 PACKAGE = __name__.rpartition(".")[0]
 OLDEST_PYTHON = (3, 9)
 SEAL = b"0" * 64
+# What the command needs of Ansible
+STANDALONE = "standalone/"
+INSTALL_AGAIN = "run the role gpuops.nvidia.node_agent for this host again"
 
 _ENDS = (".py", ".pyc", "/__init__.py", "/__init__.pyc")
 
 
 def run(name: str) -> None:
     """Run the main function of a module, by its name."""
-    if sys.version_info[:2] < OLDEST_PYTHON:
+    if not is_python_new_enough():
         _fail("host.python_too_old", "Python %s (%s)" % (sys.version.split()[0], sys.executable),
               "Python %d.%d or newer on the host" % OLDEST_PYTHON, "set `ansible_python_interpreter`")
     archive = os.environ.get(VARIABLE, "")
@@ -56,6 +62,24 @@ def run(name: str) -> None:
     main()
 
 
+def run_command(archive: str) -> NoReturn:
+    """Be the command `gpuops`, with the code of an archive and no other. Never returns."""
+    if not is_python_new_enough():
+        sys.exit("gpuops: %s is Python %s, and %d.%d or newer is needed: %s" % (
+            sys.executable, sys.version.split()[0], *OLDEST_PYTHON, INSTALL_AGAIN))
+    if not hold(archive, below=STANDALONE):
+        sys.exit("gpuops: %s is not there, or not whole: %s" % (archive, INSTALL_AGAIN))
+    hold(archive)
+    hold(compiled(archive), private=True, below=STANDALONE)
+    hold(compiled(archive), private=True)
+    os.environ[VARIABLE] = archive
+    raise SystemExit(importlib.import_module("%s.gpuops.command" % PACKAGE).main(sys.argv[1:]))
+
+
+def is_python_new_enough() -> bool:
+    return sys.version_info[:2] >= OLDEST_PYTHON
+
+
 class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Imports from an archive in memory: libraries at its top, the collection's own code below its full name.
 
@@ -63,8 +87,9 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     root runs of it, as he may where Python itself opens the archive once more for each import.
     """
 
-    def __init__(self, path: str, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes, below: str = "") -> None:
         self._path = path
+        self._below = below
         self._files = zipfile.ZipFile(io.BytesIO(content))  # pylint: disable=consider-using-with
         self._names = frozenset(self._files.namelist())
 
@@ -95,14 +120,15 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self.source_to_code(data, os.path.join(self._path, name))
 
     def _name(self, fullname: str) -> str:
-        base = fullname.replace(".", "/")
+        base = self._below + fullname.replace(".", "/")
         return next((name for name in (base + end for end in _ENDS) if name in self._names), "")
 
 
-def hold(path: str, private: bool = False) -> bool:
+def hold(path: str, private: bool = False, below: str = "") -> bool:
     """Import from an archive before all else, until this process ends; False where it is not there, or not good.
 
     private: whether nobody else may be able to write it: what is compiled has no hash to be known by.
+    below:   the part of it that is imported from.
     """
     try:
         # A FIFO without a writer would be waited for
@@ -113,7 +139,7 @@ def hold(path: str, private: bool = False) -> bool:
         return False
     if not is_whole(path, content) or (private and not trusted):
         return False
-    sys.meta_path.insert(0, Archive(path, content))
+    sys.meta_path.insert(0, Archive(path, content, below))
     return True
 
 

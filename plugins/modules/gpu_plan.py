@@ -57,6 +57,9 @@ options:
   cdi:
     description: Options of M(gpuops.nvidia.cdi_spec). Left out, the capability is not planned.
     type: dict
+  agent:
+    description: Options of M(gpuops.nvidia.node_agent). Left out, the capability is not planned.
+    type: dict
   # End of what is made
   approved_plan:
     description:

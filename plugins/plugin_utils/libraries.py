@@ -6,18 +6,22 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import modulefinder
 import os
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
+import ansible
 from ansible import constants as C
 
 from ..module_utils import shipped
 from ..module_utils.core.errors import GpuOpsError
 
 LIBRARIES: Dict[str, str] = {"pynvml": "nvidia-ml-py", "tomlkit": "tomlkit"}
+# What the command `gpuops` uses of Ansible, with all that it imports
+OF_ANSIBLE = "ansible.module_utils.common.arg_spec"
 
 
 def archive() -> Tuple[bytes, str]:
@@ -39,20 +43,34 @@ def archive() -> Tuple[bytes, str]:
 def _made() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, source in sorted([*_own(), *(each for module in LIBRARIES for each in _sources(module))]):
+        files = {**dict(_own()), **{name: content for module in LIBRARIES for name, content in _sources(module)},
+                 **dict(_of_ansible())}
+        for name, content in sorted(files.items()):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
-            packed.writestr(entry, source.read_bytes())
+            packed.writestr(entry, content)
     return buffer.getvalue()
 
 
-def _own() -> Iterator[Tuple[str, Path]]:
-    directory = Path(shipped.__file__).parent
+def _own() -> Iterator[Tuple[str, bytes]]:
+    directory, packages = Path(shipped.__file__).parent, shipped.PACKAGE.split(".")
+    for number in range(1, len(packages)):
+        yield "/".join([*packages[:number], "__init__.py"]), b""
     for path in directory.rglob("*.py"):
-        yield "/".join([*shipped.PACKAGE.split("."), path.relative_to(directory).as_posix()]), path
+        yield "/".join([*packages, path.relative_to(directory).as_posix()]), path.read_bytes()
 
 
-def _sources(module: str) -> Iterator[Tuple[str, Path]]:
+def _of_ansible() -> Iterator[Tuple[str, bytes]]:
+    directory = Path(ansible.__file__).parents[1]
+    finder = modulefinder.ModuleFinder(path=[str(directory)])
+    finder.import_hook(OF_ANSIBLE)
+    for name, found in finder.modules.items():
+        if name.split(".")[0] == "ansible" and found.__file__:
+            path = Path(found.__file__)
+            yield shipped.STANDALONE + path.relative_to(directory).as_posix(), path.read_bytes()
+
+
+def _sources(module: str) -> Iterator[Tuple[str, bytes]]:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise GpuOpsError(
@@ -63,7 +81,7 @@ def _sources(module: str) -> Iterator[Tuple[str, Path]]:
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
-        yield origin.name, origin
+        yield origin.name, origin.read_bytes()
         return
     for path in origin.parent.rglob("*.py"):
-        yield "%s/%s" % (module, path.relative_to(origin.parent).as_posix()), path
+        yield "%s/%s" % (module, path.relative_to(origin.parent).as_posix()), path.read_bytes()

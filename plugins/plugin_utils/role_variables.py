@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import AbstractSet, Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
@@ -20,6 +21,7 @@ from ansible.module_utils.common.validation import check_type_dict
 from ansible.module_utils.common.yaml import yaml_load
 
 from ..module_utils.activation import policy as activation
+from ..module_utils.agent import policy as agent
 from ..module_utils.cdi import policy as cdi
 from ..module_utils.core.arguments import complaints
 from ..module_utils.core.errors import GpuOpsError
@@ -49,6 +51,8 @@ OMITTED: Tuple[Any, ...] = tuple(
 # Options that every module has which changes a host, as far as they are variables
 OF_WRITERS = ("allowed_disruption", "approved_plan")
 VALIDATION = "gpu_validation"
+# Whose option it is what all others are to do
+AGENT, ITS_POLICY = "node_agent", "policy"
 # How alike names are of which one is the other with a slip in it (difflib's ratio)
 ALIKE = 0.9
 
@@ -93,6 +97,7 @@ SOURCES: Dict[str, Source] = {
     "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),
     "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_", cdi.ARGUMENTS),
     "vgpu_license": Source("vgpu", "vgpu_license", "vgpu_license_", vgpu.ARGUMENTS),
+    "node_agent": Source("agent", "node_agent", "node_agent_", agent.ARGUMENTS),
     VALIDATION: Source("validation", "gpu_validation", "gpu_validation_", validation.ARGUMENTS),
 }
 
@@ -224,24 +229,67 @@ def options_of(
     module: str, given: Mapping[str, Any], task_vars: Mapping[str, Any], templar: Any
 ) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
     """(options of a module, misspelt variables): those that a task gives, the others from variables."""
-    variables = RoleVariables(SOURCES[module].role, task_vars, templar)
-    others = () if module == VALIDATION else OF_WRITERS
-    return {**variables.options(module, others), **given}, list(variables.misspelt())
+    roles = _Roles(task_vars, templar)
+    options = {**roles.options(module), **given}
+    misspelt = roles.misspelt()
+    if module == AGENT and _keeps_policy(options):
+        options[ITS_POLICY] = _policy_of_host(roles)
+    return options, misspelt
 
 
 def options_of_plan(
     given: Mapping[str, Any], task_vars: Mapping[str, Any], templar: Any
 ) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
     """The same of gpu_plan, which has the options of all other modules; the host is checked where that is asked for."""
-    options = dict(given)
-    wanted = [module for module in SOURCES if module != VALIDATION or given.get("validation") is not None]
-    roles = {role: RoleVariables(role, task_vars, templar) for role in {SOURCES[module].role for module in wanted}}
-    for module in wanted:
-        found = roles[SOURCES[module].role].options(module, () if module == VALIDATION else OF_WRITERS[:1])
-        if module == VALIDATION:
-            found = {name: value for name, value in found.items() if name in validation.OF_HOST}
-        options[SOURCES[module].capability] = {**found, **options_given(given, module)}
-    return options, [slip for variables in roles.values() for slip in variables.misspelt()]
+    options, roles = dict(given), _Roles(task_vars, templar)
+    for module in SOURCES:
+        if module != VALIDATION or given.get("validation") is not None:
+            options[SOURCES[module].capability] = {**_of_plan(roles, module), **options_given(given, module)}
+    misspelt = roles.misspelt()
+    own = options[SOURCES[AGENT].capability]
+    if _keeps_policy(own):
+        own[ITS_POLICY] = _policy_of_host(roles)
+    return options, misspelt
+
+
+class _Roles:
+    """The variables of those roles that are asked for."""
+
+    def __init__(self, task_vars: Mapping[str, Any], templar: Any) -> None:
+        self._task_vars = task_vars
+        self._templar = templar
+        self._read: Dict[str, RoleVariables] = {}
+
+    def options(self, module: str, others: Tuple[str, ...] = OF_WRITERS) -> Dict[str, Any]:
+        """others: options that all modules have which change a host."""
+        role = SOURCES[module].role
+        if role not in self._read:
+            self._read[role] = RoleVariables(role, self._task_vars, self._templar)
+        return self._read[role].options(module, () if module == VALIDATION else others)
+
+    def misspelt(self) -> List[Tuple[str, str]]:
+        return [slip for variables in self._read.values() for slip in variables.misspelt()]
+
+
+def _of_plan(roles: _Roles, module: str) -> Dict[str, Any]:
+    """As gpu_plan takes them."""
+    found = roles.options(module, OF_WRITERS[:1])
+    return found if module != VALIDATION else {
+        name: value for name, value in found.items() if name in validation.OF_HOST}
+
+
+def _keeps_policy(options: Mapping[str, Any]) -> bool:
+    return options.get("state") == "present" and ITS_POLICY not in options
+
+
+def _policy_of_host(roles: _Roles) -> str:
+    """What variables say of all other modules, and no task: the host is to do the same without one.
+
+    As one text: Ansible hides it whole then, and nothing else that reads like a part of it.
+    """
+    policy = {source.capability: _of_plan(roles, module) for module, source in SOURCES.items() if module != AGENT}
+    # What Ansible has decrypted is text of another kind
+    return json.dumps(policy, sort_keys=True, default=str)
 
 
 def options_given(given: Mapping[str, Any], module: str) -> Mapping[str, Any]:

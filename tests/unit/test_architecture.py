@@ -17,7 +17,7 @@ UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
 CAPABILITIES = [room for room in ROOMS
                 if room not in ("core", "hardware", "packages", "validation", "health", "rollout", "cluster", "fleet",
-                                "mains")]
+                                "gpuops", "mains")]
 ALLOWED = {
     "core": set(),
     "hardware": {"core"},
@@ -27,6 +27,8 @@ ALLOWED = {
     "fleet": {"core"},
     "health": {"core", "hardware"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
+    # The command: what the modules call, and where the agent puts its policy
+    "gpuops": {"core", "hardware", "validation", "health", "registry", "writing", "agent"},
     "mains": {"core", "hardware", "packages", "validation", "health", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }

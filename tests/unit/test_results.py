@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu

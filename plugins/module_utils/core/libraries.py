@@ -57,25 +57,29 @@ def keep(host: Host) -> None:
             return
         kept = os.path.join(shipped.DIRECTORY, os.path.basename(archive))
         made = shipped.compiled(kept)
-        if not (_is_good(host, kept) and _is_good(host, made)):
-            _keep(host, archive, kept, made)
+        if not (is_good(host, kept) and is_good(host, made)):
+            _keep(host, archive, kept)
         _clear(host, (kept, made), time.time() - UNUSED_SECONDS)
 
 
-def _keep(host: Host, archive: str, kept: str, made: str) -> None:
+def _keep(host: Host, archive: str, kept: str) -> None:
     content = host.read_bytes(archive)
-    if content is None or not shipped.is_whole(kept, content) or host.free(shipped.DIRECTORY) < ROOM:
-        return
-    host.make_directory(shipped.DIRECTORY, 0o700)
-    host.put_back(kept, content, _OWN)
+    if content is not None and shipped.is_whole(kept, content) and host.free(shipped.DIRECTORY) >= ROOM:
+        put(host, kept, content)
+
+
+def put(host: Host, path: str, content: bytes) -> None:
+    """Put an archive where only root can write it, and beside it what this Python compiles of it."""
+    host.make_directory(os.path.dirname(path), 0o700)
+    host.put_back(path, content, _OWN)
     # A library may have a module for newer ones only
     with contextlib.suppress(SyntaxError):
-        host.put_back(made, _compiled(kept, content), _OWN)
+        host.put_back(shipped.compiled(path), _compiled(path, content), _OWN)
 
 
-def _is_good(host: Host, path: str) -> bool:
+def is_good(host: Host, path: str) -> bool:
     """Whether what is kept is whole, and nobody else can have written it."""
-    found = [host.stat(each) for each in (path, shipped.DIRECTORY)]
+    found = [host.stat(each) for each in (path, os.path.dirname(path))]
     content = host.read_bytes(path)
     return content is not None and shipped.is_whole(path, content) and all(
         each is not None and shipped.is_private(each) for each in found)

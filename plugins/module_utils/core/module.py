@@ -4,35 +4,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import kept, libraries
-from .capability import LEFT_AT_WORK, Capability, Outcome, Run
+from . import kept
+from .applying import WRITER_ARGUMENTS, apply_alone, writer_result
+from .capability import Capability, Run
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
-from .plan import Disruption, readable, render
+from .plan import Disruption, readable
+from .rights import TO_READ, not_root, require_root
 from .secrets import masked, passwords
-from .startup import await_startup
-from .telling import Telling
-
-# Why a module wants to be root
-TO_WRITE = "it changes drivers, services and files of the system"
-TO_READ = "what others may not read looks to them as if it were not there"
-
-WRITER_ARGUMENTS: Dict[str, Any] = {
-    "allowed_disruption": {"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    "approved_plan": {"type": "raw"},
-    "from_variables": {"type": "bool", "default": False},
-    "lock_timeout": {"type": "int", "default": 600},
-    "progress_interval": {"type": "int", "default": 30},
-    "resumed_step": {"type": "str", "default": ""},
-    "run_id": {"type": "str", "default": ""},
-    "transaction_failed": {"type": "bool", "default": False},
-}
 
 
 class Module(AnsibleModule):
@@ -70,7 +55,7 @@ def run_reader(
     module.no_log_values.update(hidden(module.params))
     host = Host()
     if not host.is_root():
-        module.warn(str(_not_root(TO_READ)))
+        module.warn(str(not_root(TO_READ)))
     finish(module, lambda: dict(read(host, module.params), changed=False))
 
 
@@ -104,69 +89,9 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host, Dic
     finish(module, write)
 
 
-def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]:
-    """(what the run did, another run that it waited for); the lock is held from before it observes.
-
-    Where the controller has to go on, or a package manager does, the lock is its own until the next call of the same
-    run, or until that has ended.
-    """
-    with lock.held(timeout) as waited:
-        telling = Telling(run.host, lock.token, bool(run.resumed))
-        telling.reading()
-        run.step_begins, run.host.fetches = telling.step, telling.fetches
-        await_startup(run.host)
-        try:
-            outcome = run.apply()
-        except GpuOpsError as error:
-            if LEFT_AT_WORK in error.details:
-                lock.hand_over()
-            raise
-        if outcome.awaiting is not None or outcome.left_at_work:
-            lock.hand_over()
-        libraries.keep(run.host)
-    return outcome, waited
-
-
-def require_root(host: Host, why: str = TO_WRITE) -> None:
-    """Raises GpuOpsError unless this process is root's."""
-    if not host.is_root():
-        raise _not_root(why)
-
-
-def _not_root(why: str) -> GpuOpsError:
-    return GpuOpsError(
-        "host.no_root",
-        found="a module that runs as uid %d" % os.geteuid(),
-        wanted="the rights of root: %s" % why,
-        remedy="set `become: true` on the play or the task (`ansible_become` in the inventory); nothing was changed",
-    )
-
-
 def _wanted_by(run_id: str) -> str:
     """'user@controller' as the action plugin names it, else who logged in here."""
     return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
-
-
-def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
-    """The keys of a writer's result, the same in check mode."""
-    result: Dict[str, Any] = {
-        "changed": bool(outcome.applied) or outcome.awaiting is not None,
-        "plan": outcome.plan.to_dict(),
-        "text": render(outcome.plan, {step.id for step in outcome.deferred}),
-        "applied": outcome.applied,
-        "deferred": [step.to_dict() for step in outcome.deferred],
-        "reboot_required": outcome.plan.reboot_required,
-        "returns_to": dict(next(iter(outcome.plan.returns_to.values()), {})),
-    }
-    if outcome.awaiting is not None:
-        result["awaiting"] = outcome.awaiting.to_dict()
-    if outcome.left_at_work:
-        result[LEFT_AT_WORK] = outcome.left_at_work
-    if outcome.why_failed:
-        result["why_failed"] = outcome.why_failed
-    if with_diff:
-        result["diff"] = outcome.plan.diff()
-    return result
 
 
 def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any
 
 from ..core.host import Host
-from ..core.module import TO_READ, require_root, run_reader
+from ..core.module import run_reader
+from ..core.rights import TO_READ, require_root
 from ..hardware.pci import read_bus
 from ..hardware.report import compact
-from ..registry import CAPABILITIES, plan_host
+from ..registry import CAPABILITIES, plan_host, secrets_of
 
 # The action plugin's own: they never reach the host.
 OF_CONTROLLER = {
@@ -39,13 +40,4 @@ def main() -> None:
         "lock_timeout": {"type": "int", "default": 600},
         "validation": {"type": "dict"},
     }
-    run_reader(dict(arguments, **own, **OF_CONTROLLER), read, hidden)
-
-
-def hidden(parameters: Mapping[str, Any]) -> Iterator[str]:
-    """Values of capabilities' options that are secrets, which Ansible hides of a module's own options alone."""
-    for capability in CAPABILITIES:
-        given = parameters.get(capability.name) or {}
-        for name, option in capability.arguments.items():
-            if option.get("no_log") and given.get(name):
-                yield str(given[name])
+    run_reader(dict(arguments, **own, **OF_CONTROLLER), read, secrets_of)

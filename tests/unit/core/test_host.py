@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import (
     Host,
     Ownership,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import require_root
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.rights import require_root
 
 FORK = multiprocessing.get_context("fork")
 NOBODY = 65534

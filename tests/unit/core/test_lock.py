@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core import lock as 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.telling import Telling
 

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Ho
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock, package_manager_works
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database

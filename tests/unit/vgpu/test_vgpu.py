@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mains.gpu_plan import hidden
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import secrets_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check, Evidence, vgpu_license
 from ansible_collections.gpuops.nvidia.plugins.module_utils.vgpu import executors, observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.vgpu.capability import CAPABILITY
@@ -110,7 +110,7 @@ def test_the_token_is_in_its_file_alone(guest: Guest, tmp_path: Path) -> None:
 
 
 def test_the_token_is_hidden_where_it_lies_within_an_option() -> None:
-    assert list(hidden({"vgpu": {"token": SECRET}, "driver": {"version": "580"}, "mig": None})) == [SECRET]
+    assert list(secrets_of({"vgpu": {"token": SECRET}, "driver": {"version": "580"}, "mig": None})) == [SECRET]
 
 
 def test_the_digest_of_a_policy_tells_nothing_of_its_token(guest: Guest) -> None:

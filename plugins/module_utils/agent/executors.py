@@ -1,0 +1,56 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The agent's own actions."""
+from __future__ import annotations
+
+import os
+from typing import Dict, Mapping
+
+from .. import shipped
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.libraries import put
+from ..core.plan import Step
+from ..core.steps import Executor
+from .observation import DIRECTORY, archive_path
+from .planner import INSTALL, TIDY, WRITE
+from .policy import POLICY_MODE, Policy
+
+
+def secret_executors(policy: Policy) -> Mapping[str, Executor]:
+    """The policy is in no step, plan or journal."""
+    def write(host: Host, journal: Journal, step: Step) -> None:
+        journal.keep_original(step.capability, step.subject, policy.text)
+        if host.mode(step.subject) not in (None, POLICY_MODE):
+            host.remove(step.subject)
+        host.write(step.subject, policy.text, POLICY_MODE)
+
+    return {WRITE: write}
+
+
+def install(host: Host, journal: Journal, step: Step) -> None:
+    archive = os.environ.get(shipped.VARIABLE, "")
+    content = host.read_bytes(archive) if os.path.basename(archive) == step.subject else None
+    path = archive_path(step.subject)
+    if content is None or not shipped.is_whole(path, content):
+        raise GpuOpsError(
+            "agent.code_gone",
+            found="%s is not the archive %s any more" % (archive or "nothing", step.subject),
+            wanted="the archive that this call began with",
+            remedy="run again",
+        )
+    put(host, path, content)
+
+
+def tidy(host: Host, journal: Journal, step: Step) -> None:
+    """Nobody else may write there: what is not of the code that stays was an older one's."""
+    stays = step.parameters["stays"].split(".")[0]
+    for name in host.list(DIRECTORY):
+        if not stays or not name.startswith(stays):
+            host.remove("%s/%s" % (DIRECTORY, name))
+    if not stays:
+        host.remove_empty_dir(DIRECTORY)
+
+
+EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy}

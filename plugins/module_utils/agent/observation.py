@@ -1,0 +1,98 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is there of the agent: its code, its policy and its command."""
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, Optional, Tuple
+
+from .. import shipped
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.libraries import is_good
+from ..core.plan import Step
+from ..core.steps import managed, restore_steps
+from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
+
+# For root alone
+DIRECTORY = "/var/lib/gpuops/agent"
+# What the policy's file is called in a plan, which tells nothing of it
+A_POLICY = "(a policy)\n"
+
+_COMMAND = '''import sys
+
+ARCHIVE = "%s"
+
+sys.path.insert(0, ARCHIVE)
+try:
+    from %s import shipped
+except ImportError as error:
+    sys.exit("gpuops: %%s cannot be used (%%s): %s" %% (ARCHIVE, error))
+sys.path.remove(ARCHIVE)
+shipped.run_command(ARCHIVE)
+'''
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What there is of the agent.
+
+    code:       name of the archive that this call runs from, '' where it runs from none.
+    python:     the Python that runs this call.
+    archives:   names of the files beside the code that the command is to have.
+    is_whole:   whether that code is there as it should be, for this Python too.
+    has_policy: whether a policy is there.
+    is_current: whether it is the one that is wanted, and root's alone.
+    text:       of the command, None without one.
+    restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
+    """
+
+    code: str = ""
+    python: str = ""
+    archives: Tuple[str, ...] = ()
+    is_whole: bool = False
+    has_policy: bool = False
+    is_current: bool = False
+    text: Optional[str] = None
+    restore: Tuple[Step, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(asdict(self), restore=[step.to_dict() for step in self.restore])
+
+    @property
+    def command(self) -> str:
+        """The text that the command is to have."""
+        return command_text(self.python, self.code)
+
+
+def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
+    there = tuple(sorted(host.list(DIRECTORY)))
+    restore = tuple(step if step.subject != POLICY_FILE else replace(step, change={"before": A_POLICY, "after": None})
+                    for step in restore_steps(NAME, host, journal))
+    if policy.state == "absent":
+        return Observation(archives=there, restore=restore)
+    archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
+    code = os.path.basename(archive)
+    path = archive_path(code)
+    return Observation(
+        code=code,
+        python=sys.executable,
+        archives=there,
+        is_whole=bool(code) and is_good(host, path) and is_good(host, shipped.compiled(path)),
+        has_policy=text is not None,
+        is_current=text == policy.text and host.mode(POLICY_FILE) == POLICY_MODE,
+        text=host.read(policy.command),
+        restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE)),
+    )
+
+
+def archive_path(code: str) -> str:
+    return "%s/%s" % (DIRECTORY, code)
+
+
+def command_text(python: str, code: str) -> str:
+    """Alone (-I): nothing of the environment, and of the directory that it is called from, comes in."""
+    return "#!%s -I\n%s" % (python, managed(_COMMAND % (archive_path(code), shipped.PACKAGE, shipped.INSTALL_AGAIN)))

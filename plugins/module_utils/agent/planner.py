@@ -1,0 +1,71 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From what is there to an agent that has this policy. Pure.
+
+Its code comes first and its command last, so that a command is never without what it runs; what an older command ran
+goes after that.
+"""
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from ..core.facts import HostFacts
+from ..core.plan import Plan, Step
+from ..core.refusal import Refusal
+from ..core.steps import file_step
+from .observation import A_POLICY, DIRECTORY, Observation
+from .policy import NAME, POLICY_FILE, Policy
+
+INSTALL = "agent.install"
+WRITE = "agent.policy"
+TIDY = "agent.tidy"
+COMMAND_MODE = 0o755
+
+
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if policy.state == "absent":
+        return Plan(steps=tuple(_removal(observation)))
+    if not observation.code:
+        return Plan(refusals=(Refusal(
+            "agent.no_code", "a module that runs without the archive of its collection",
+            "the archive that the collection's action plugin ships: it is the agent's code",
+            "run `node_agent` through Ansible by its full name, gpuops.nvidia.node_agent"),))
+    steps: List[Step] = []
+    if not observation.is_whole:
+        steps.append(Step(
+            NAME, INSTALL, observation.code, "The command runs this code, which is that of this release.",
+            change={"before": {"archive": None}, "after": {"archive": observation.code}}))
+    if not observation.is_current:
+        steps.append(Step(
+            NAME, WRITE, POLICY_FILE, "What is wanted of this host is known on it.",
+            change={"before": A_POLICY if observation.has_policy else None, "after": A_POLICY}))
+    if observation.text != observation.command:
+        steps.append(file_step(
+            NAME, policy.command, observation.text, observation.command,
+            "A person on the host needs nothing else.", mode=COMMAND_MODE,
+            requires=tuple(step.id for step in steps)))
+    steps += observation.restore
+    others = _others(observation)
+    if others:
+        steps.append(Step(
+            NAME, TIDY, DIRECTORY, "Nothing runs it any more.",
+            change={"before": {"archives": list(others)}, "after": {"archives": []}},
+            parameters={"stays": observation.code}, depends_on=tuple(step.id for step in steps)))
+    return Plan(steps=tuple(steps))
+
+
+def _others(observation: Observation) -> Tuple[str, ...]:
+    """What lies beside the code: of other releases of the collection, or of Python."""
+    begins = observation.code.split(".")[0]
+    return tuple(name for name in observation.archives if not name.startswith(begins))
+
+
+def _removal(observation: Observation) -> List[Step]:
+    """The command first, then what it runs."""
+    steps = list(observation.restore)
+    if observation.archives:
+        steps.append(Step(
+            NAME, TIDY, DIRECTORY, "It was the command's code.",
+            change={"before": {"archives": list(observation.archives)}, "after": {"archives": []}},
+            parameters={"stays": ""}, depends_on=tuple(step.id for step in steps)))
+    return steps

@@ -1,0 +1,104 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is wanted of the agent, and the policy that lies beside it.
+
+The policy is one JSON file, root's alone, for it may hold credentials:
+  {'schema': 1,
+   'managed': who writes it,
+   'policy':  the options of gpu_plan: those of every capability by its name, 'validation' among them}
+"""
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping
+
+from ..core.errors import GpuOpsError
+from ..core.steps import MANAGED
+
+SCHEMA = 1
+POLICY_FILE = "/etc/gpuops/policy.json"
+POLICY_MODE = 0o600
+
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+    "command": {"type": "path", "default": "/usr/local/sbin/gpuops"},
+    "policy": {"type": "json", "default": "{}", "no_log": True},
+}
+# Of the options above those that the policy on the host has too: a plan that is made there is then the same
+KEPT = ("state", "command")
+NAME = "agent"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is wanted of the agent.
+
+    state:   present, or absent, which takes it away with all that it has brought.
+    command: path of the command.
+    text:    of the policy's file.
+    """
+
+    state: str = "present"
+    command: str = "/usr/local/sbin/gpuops"
+    text: str = field(default="", repr=False)
+
+
+def policy_of(parameters: Mapping[str, Any]) -> Policy:
+    command = parameters["command"]
+    if not os.path.isabs(command):
+        raise GpuOpsError(
+            "agent.relative_command",
+            found="the command %s" % command,
+            wanted="its whole path",
+            remedy="give `command` as in /usr/local/sbin/gpuops",
+            option="command",
+        )
+    return Policy(parameters["state"], command, text_of(_options(parameters["policy"]), parameters))
+
+
+def _options(given: str) -> Dict[str, Any]:
+    """Of all capabilities but this one."""
+    try:
+        options = json.loads(given)
+        return {name: value for name, value in options.items() if name != NAME}
+    except (ValueError, AttributeError) as error:
+        raise GpuOpsError(
+            "agent.policy_malformed",
+            found="a policy that is no JSON object",
+            wanted="the options of `gpu_plan`",
+            remedy="give `policy` as a dictionary, or leave it out with `from_variables`",
+            option="policy",
+        ) from error
+
+
+def text_of(options: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """The policy's file. options: of all other capabilities; own: of this one."""
+    policy = {**options, NAME: {name: own[name] for name in KEPT}}
+    return json.dumps({"schema": SCHEMA, "managed": MANAGED, "policy": policy}, indent=2, sort_keys=True) + "\n"
+
+
+def options_in(text: str) -> Dict[str, Any]:
+    """The options of gpu_plan in the policy's file. Raises GpuOpsError where it holds none that are understood."""
+    try:
+        found = json.loads(text)
+        options = dict(found["policy"])
+        schema = found["schema"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise GpuOpsError(
+            "agent.policy_unreadable",
+            found="%s holds no policy (%s)" % (POLICY_FILE, type(error).__name__),
+            wanted="the policy that the role gpuops.nvidia.node_agent writes there",
+            remedy="run that role for this host again",
+        ) from error
+    if schema != SCHEMA:
+        raise GpuOpsError(
+            "agent.policy_of_another_release",
+            found="%s has schema %s" % (POLICY_FILE, schema),
+            wanted="schema %d" % SCHEMA,
+            remedy="run the role gpuops.nvidia.node_agent for this host, with the release that is to be used",
+        )
+    own = options.pop(NAME, {})
+    # As the controller gives it: the policy without this capability's own part
+    return {**options, NAME: {**own, "policy": json.dumps(options)}} if own else options

@@ -1,0 +1,174 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the command does on its host: the functions behind the modules, with the host's own policy.
+
+Each gives what the module of the same work gives, by the same keys.
+"""
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+from ..agent.policy import POLICY_FILE, options_in
+from ..core import kept
+from ..core.applying import apply_held
+from ..core.capability import Capability, Run, StepBegins, untold
+from ..core.errors import GpuOpsError
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.lock import HostLock
+from ..core.plan import Step
+from ..core.refusal import Refusal
+from ..core.rights import TO_READ, require_root
+from ..hardware.awaited import foreseen
+from ..hardware.report import read_host
+from ..health.errors import read_errors
+from ..registry import (
+    ALLOWED,
+    CAPABILITIES,
+    NO_POD,
+    SOME_PODS,
+    options_of,
+    options_of_validation,
+    plan_host,
+    read_facts,
+)
+from ..validation.on_host import validate_host
+from ..writing import boards_of
+
+VALIDATION = "validation"
+
+Options = Mapping[str, Any]
+
+
+def policy(host: Host, path: str = POLICY_FILE) -> Dict[str, Any]:
+    """The options of gpu_plan that this host is to have. Raises GpuOpsError without any."""
+    require_root(host, TO_READ)
+    text = host.read(path)
+    if text is None:
+        raise GpuOpsError(
+            "gpuops.no_policy",
+            found="no %s" % path,
+            wanted="the policy of this host",
+            remedy="run the role gpuops.nvidia.node_agent for it, or name another file with --policy",
+        )
+    return options_in(text)
+
+
+def info(host: Host) -> Dict[str, Any]:
+    """As gpu_info."""
+    return {"changed": False, "observation": dict(read_host(host), kernel_log=read_errors(host))}
+
+
+def plan(host: Host, options: Options, timeout: int) -> Dict[str, Any]:
+    """As gpu_plan."""
+    return dict(plan_host(host, {**_of_capabilities(options), "lock_timeout": timeout}), changed=False)
+
+
+def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
+    """As gpu_validation on the host. compute: another level than the policy's."""
+    given = dict(options.get(VALIDATION) or {}, **({"compute": compute} if compute else {}))
+    return validate_host(options_of_validation(given), check_mode=False)
+
+
+def history(host: Host, last: int) -> Dict[str, Any]:
+    """The newest events of the journal, oldest first."""
+    require_root(host, TO_READ)
+    events = Journal(host).events()
+    return {"changed": False, "events": events[-last:] if last else events}
+
+
+def apply(
+    host: Host, options: Options, timeout: int, allowed: str = "", approved: Optional[Mapping[str, Any]] = None,
+    step_begins: StepBegins = untold
+) -> Dict[str, Any]:
+    """Carry out the host's plan, all of it that may be done, as the writers would one after another.
+
+    allowed:  how much may be disturbed, in place of what the policy says.
+    approved: the plan to be held to.
+    """
+    require_root(host)
+    given = _of_capabilities(options)
+    if allowed:
+        given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
+    lock = HostLock(host, "", "gpuops apply for %s" % _asked_by())
+    with lock.held(timeout) as waited:
+        planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})})
+        _refuse(planned)
+        done = _Done()
+        for capability in _to_run(planned):
+            done.run(_run(host, capability, given[capability.name], approved, step_begins), lock)
+    return {
+        "changed": bool(done.applied),
+        **{name: planned[name] for name in ("plan", "text", "digest", "returns_to")},
+        "applied": done.applied,
+        "deferred": [step.to_dict() for step in done.deferred],
+        "reboot_required": done.reboot_required,
+        "waited_for": waited,
+    }
+
+
+class _Done:
+    """What the runs of several capabilities did. An error tells of all that was done before it."""
+
+    def __init__(self) -> None:
+        self.applied: List[str] = []
+        self.deferred: List[Step] = []
+        self.reboot_required = False
+
+    def run(self, run: Run, lock: HostLock) -> None:
+        try:
+            outcome = apply_held(run, lock)
+        except GpuOpsError as error:
+            error.details["applied"] = [*self.applied, *error.details.get("applied", ())]
+            error.details["changed"] = bool(error.details["applied"])
+            raise
+        self.applied += outcome.applied
+        self.deferred += outcome.deferred
+        self.reboot_required |= outcome.plan.reboot_required
+
+
+def _run(
+    host: Host, capability: Capability[Any, Any], given: Options, approved: Optional[Mapping[str, Any]],
+    step_begins: StepBegins
+) -> Run:
+    options, allowed = options_of(capability, given)
+
+    def facts(host: Host) -> HostFacts:
+        return foreseen(read_facts(host), boards_of(options))
+
+    return Run(capability, options, host, facts, allowed,
+               None if approved is None else kept.approved(host, approved, capability.name), step_begins=step_begins)
+
+
+def _of_capabilities(options: Options) -> Dict[str, Dict[str, Any]]:
+    return {capability.name: dict(options[capability.name]) for capability in CAPABILITIES
+            if options.get(capability.name) is not None}
+
+
+def _to_run(planned: Mapping[str, Any]) -> Iterator[Capability[Any, Any]]:
+    """Those that have something to do, now or once others are done, and those whose steps a killed run left open."""
+    parts = [*planned["plan"]["steps"], *planned["plan"]["requirements"]]
+    named = {*(part["capability"] for part in parts), *planned["waiting"],
+             *(step.partition("/")[0] for step in planned["unfinished"])}
+    return (capability for capability in CAPABILITIES if capability.name in named)
+
+
+def _refuse(planned: Mapping[str, Any]) -> None:
+    """Before anything is changed. A command on the host takes no pod off it: who has the cluster does."""
+    refusals = [Refusal.from_dict(refusal) for refusal in planned["refusals"]]
+    pods = {NO_POD: [], SOME_PODS: planned["pods"]}.get(planned["drain"], planned["holders"])
+    if pods and not refusals:
+        refusals.append(Refusal(
+            "gpuops.pods_in_the_way",
+            "%s with GPUs, and a plan that disturbs them (%s)" % (", ".join(map(str, pods)), planned["disruption"]),
+            "a node without them",
+            "drain it (`kubectl drain`), or run the playbook gpuops.nvidia.site, which does; `gpuops plan` shows the "
+            "steps, and --allowed-disruption service_restart does those that disturb no pod"))
+    if refusals:
+        raise GpuOpsError.because(refusals, changed=False, applied=[])
+
+
+def _asked_by() -> str:
+    return os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()

@@ -1,0 +1,136 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The command `gpuops`: what the modules do, asked by a person or a unit on the host itself.
+
+Exit codes are those of a module: 0 where it did what was asked, 1 where it refused or failed; 2 where it was asked
+wrongly. With --json standard output has one JSON object, the module's result; else it has text, and what went wrong is
+on standard error.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from ansible.module_utils.common.parameters import remove_values
+
+from ..agent.policy import POLICY_FILE
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.plan import Disruption, Step, readable
+from ..core.secrets import masked, passwords
+from ..registry import secrets_of
+from ..validation.compute.levels import NAMES
+from . import acts, text
+
+DONE, FAILED = 0, 1
+LOCK_SECONDS = 600
+EVENTS = 40
+
+Result = Dict[str, Any]
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the words ask for; the exit code."""
+    asked = _parser().parse_args(list(words))
+    host = Host()
+    options: Mapping[str, Any] = {}
+    try:
+        if asked.with_policy:
+            options = acts.policy(host, asked.policy)
+        result, code = dict(asked.act(host, options, asked)), DONE
+    except GpuOpsError as error:
+        result, code = dict(error.result(), failed=True), FAILED
+    _say(_shown(result, options), asked, code)
+    return code
+
+
+def _shown(result: Result, options: Mapping[str, Any]) -> Result:
+    """As a module shows its result: without what is secret of the policy."""
+    secrets = list(secrets_of(options))
+    if result.get("failed"):
+        secrets += passwords(options)
+    shown: Result = remove_values(readable(masked(result, options)), [word for word in secrets if word])
+    return shown
+
+
+def _say(result: Result, asked: argparse.Namespace, code: int) -> None:
+    if asked.json:
+        print(json.dumps(result, sort_keys=True))
+    elif code == DONE:
+        print(asked.text(result))
+    else:
+        print("\n".join([*text.failed(result), result["msg"]]), file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuops", description="NVIDIA GPUs of this host, as gpuops.nvidia manages them.")
+    acts_known = parser.add_subparsers(dest="word", required=True, metavar="COMMAND")
+    _add(acts_known, "info", "tell what is there; changes nothing", _info, text.info, with_policy=False)
+    plan = _add(acts_known, "plan", "tell what `apply` would do; changes nothing", _plan, text.plan)
+    apply = _add(acts_known, "apply", "make the host what its policy says", _apply, text.apply)
+    apply.add_argument("--allowed-disruption", choices=Disruption.names(), default="",
+                       help="the most disturbing step that may be done (default: what the policy says)")
+    apply.add_argument("--approved-plan", metavar="FILE", help="do exactly this plan, as `gpuops plan --json` gave it")
+    for each in (plan, apply):
+        each.add_argument("--lock-timeout", type=int, default=LOCK_SECONDS, metavar="SECONDS",
+                          help="how long to wait for another run on this host (default: %(default)s)")
+    validate = _add(acts_known, "validate", "decide whether the host may take GPU work", _validate, text.validate)
+    validate.add_argument("--compute", choices=NAMES, default="",
+                          help="how thoroughly to compute on each GPU (default: what the policy says)")
+    history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
+    history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
+                         help="how many events, 0 for all that are kept (default: %(default)s)")
+    return parser
+
+
+def _add(
+    known: Any, word: str, told: str, act: Callable[..., Result], to_text: Callable[[Result], str],
+    with_policy: bool = True
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = known.add_parser(word, help=told, description=told)
+    parser.add_argument("--json", action="store_true", help="give the module's result as JSON")
+    parser.set_defaults(act=act, text=to_text, with_policy=with_policy)
+    if with_policy:
+        parser.add_argument("--policy", default=POLICY_FILE, metavar="FILE", help="the policy (default: %(default)s)")
+    return parser
+
+
+def _info(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.info(host)
+
+
+def _plan(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.plan(host, options, asked.lock_timeout)
+
+
+def _apply(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    def begins(step: Step, number: int, total: int, after: Sequence[Step]) -> None:
+        print(text.step(step, number, total), file=sys.stderr, flush=True)
+
+    return acts.apply(host, options, asked.lock_timeout, asked.allowed_disruption,
+                      _approved(host, asked.approved_plan) if asked.approved_plan else None, begins)
+
+
+def _approved(host: Host, path: str) -> Mapping[str, Any]:
+    """A plan, or a result that has it as 'plan'."""
+    try:
+        found = json.loads(host.read(path) or "")
+        return dict(found.get("plan", found))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise GpuOpsError(
+            "gpuops.no_plan",
+            found="%s holds no plan" % path,
+            wanted="what `gpuops plan --json` gave",
+            remedy="make the plan again, read it and name its file with --approved-plan",
+        ) from error
+
+
+def _validate(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.validate(host, options, asked.compute)
+
+
+def _history(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.history(host, asked.last)

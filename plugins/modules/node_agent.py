@@ -1,0 +1,178 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_agent
+short_description: The command gpuops on a host
+version_added: 0.1.0
+description:
+  - Brings the command C(gpuops) with the code of this collection, and the host's policy beside it. It observes, plans,
+    applies and validates on the host itself what the modules do from a controller, with the same words, results and
+    exit codes. A plan that it makes is the plan that M(gpuops.nvidia.gpu_plan) makes.
+  - The command needs nothing but the Python that runs this module; Ansible need not be there. It starts nothing and
+    holds nothing.
+  - Code and policy are for root alone. The policy may hold credentials, as of a repository.
+author:
+  - gpuops.nvidia contributors (@gpuops)
+options:
+  state:
+    description:
+      - V(present) brings code, policy and command, and keeps them those of this release and these options.
+      - V(absent) takes all of it away, and leaves the host otherwise as it is.
+    type: str
+    choices: [present, absent]
+    default: present
+  command:
+    description: Path of the command.
+    type: path
+    default: /usr/local/sbin/gpuops
+  policy:
+    description:
+      - What the host is to be, as the options of M(gpuops.nvidia.gpu_plan), with C(validation) for the check of it.
+      - With C(from_variables) it is left out, and made from the variables of the roles.
+    type: json
+    default: "{}"
+extends_documentation_fragment:
+  - gpuops.nvidia.writer
+seealso:
+  - module: gpuops.nvidia.gpu_plan
+  - module: gpuops.nvidia.gpu_validation
+"""
+
+EXAMPLES = r"""
+- name: Bring the command, with what the variables of the roles say
+  gpuops.nvidia.node_agent:
+    from_variables: true
+    state: present
+
+- name: Have it keep one setting, and nothing else
+  gpuops.nvidia.node_agent:
+    policy:
+      settings:
+        gpus:
+          - match: [all]
+            power_limit: 300
+
+- name: Take it away
+  gpuops.nvidia.node_agent:
+    state: absent
+"""
+
+RETURN = r"""
+# From docs/results.yml
+plan:
+  description: What is changed on this host and why, the same in check mode, in the form of
+    RV(gpuops.nvidia.gpu_plan#module:plan).
+  returned: success
+  type: dict
+text:
+  description: The plan for a person.
+  returned: success
+  type: str
+applied:
+  description: Ids of the steps that were done, in check mode of those that would be.
+  returned: success, and failure of a step
+  type: list
+  elements: str
+deferred:
+  description: Steps that disturb more than was allowed, or come after one that does.
+  returned: success
+  type: list
+  elements: dict
+reboot_required:
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
+  returned: success
+  type: bool
+returns_to:
+  description: The way back from an exchange of the driver, as RV(gpuops.nvidia.gpu_plan#module:returns_to). Empty
+    without one.
+  returned: success
+  type: dict
+requirement:
+  description: What has to come from outside first, as in RV(plan).
+  returned: failure, where it is still needed
+  type: dict
+journal:
+  description: The failure that kept the failed step from being noted on the host.
+  returned: failure of a step that could not be noted
+  type: str
+held_by:
+  description: The run that works on the host.
+  returned: failure, where another run did not end within O(lock_timeout)
+  type: dict
+traceback:
+  description: Where in the collection's code an error that nobody foresaw came up.
+  returned: failure that nobody foresaw
+  type: list
+  elements: str
+failed_step:
+  description: The step that failed. The next run repeats it.
+  returned: failure of a step
+  type: dict
+restored:
+  description: Files that were put back as they were, because the change of another one failed.
+  returned: failure of a step that changes the container runtime
+  type: list
+  elements: str
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+"""
+
+from ..module_utils.shipped import run
+
+
+def main() -> None:
+    run("node_agent")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The agent on a scratch root: what is brought is whole and private, comes back after every kill, and goes."""
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Dict, List
+
+import gpu_hosts
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import (
+    ARGUMENTS,
+    POLICY_FILE,
+    options_in,
+    policy_of,
+    text_of,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
+
+COMMAND = str(ARGUMENTS["command"]["default"])
+SECRET = "hunter2hunter2"
+POLICY = {"driver": {"repository_url": "https://user:%s@mirror.example" % SECRET, "version": "580"},
+          "vgpu": {"token": SECRET[::-1]}, "validation": {"expected_gpus": 8}}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the action plugin has shipped to every host of the test: one module, for all of them take time to compile.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as written:
+        written.writestr("a.py", "A = %r\n" % ("a" * 9000))
+    return sent(tmp_path, packed.getvalue(), monkeypatch)
+
+
+def sent(directory: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = directory / (hashlib.sha256(content).hexdigest()[:20] + ".zip")
+    path.write_bytes(content)
+    monkeypatch.setenv(shipped.VARIABLE, "/sent/" + path.name)
+    return path
+
+
+def host_with(root: Path, archive: Path) -> Host:
+    (root / "sent").mkdir(parents=True)
+    (root / "sent" / archive.name).write_bytes(archive.read_bytes())
+    return Host(str(root))
+
+
+@pytest.fixture
+def host(tmp_path: Path, archive: Path) -> Host:
+    return host_with(tmp_path / "root", archive)
+
+
+def given(**options: Any) -> Dict[str, Any]:
+    return {**{name: option.get("default") for name, option in ARGUMENTS.items()}, "policy": json.dumps(POLICY),
+            **options}
+
+
+def run(host: Host, **options: Any) -> Run:
+    return Run(CAPABILITY, given(**options), host, lambda _host: gpu_hosts.facts(gpu_hosts.A100))
+
+
+def files(host: Host) -> List[str]:
+    root = Path(host.path("/"))
+    return sorted("/%s" % path.relative_to(root) for path in root.rglob("*") if path.is_file())
+
+
+def ours(host: Host) -> List[str]:
+    """Beside the journal's own, and what was sent."""
+    others = ("/sent/", "/var/lib/gpuops/")
+    return [name for name in files(host) if not name.startswith(others) or name.startswith(DIRECTORY)]
+
+
+def test_code_policy_and_command_come_and_go(host: Host, archive: Path) -> None:
+    applied = run(host).apply().applied
+    assert [step.split("/")[1] for step in applied] == ["agent.install", "agent.policy", "file.write"]
+    there = "%s/%s" % (DIRECTORY, archive.name)
+    assert ours(host) == sorted([COMMAND, POLICY_FILE, there, shipped.compiled(there)])
+    assert (host.mode(COMMAND), host.mode(POLICY_FILE), host.mode(DIRECTORY)) == (0o755, 0o600, 0o700)
+    assert run(host).apply().applied == []
+    run(host, state="absent").apply()
+    assert ours(host) == [] and not host.exists(DIRECTORY) and not host.exists("/etc/gpuops")
+    assert run(host, state="absent").apply().applied == []
+
+
+def test_the_policy_is_in_its_file_alone(host: Host, archive: Path) -> None:
+    told = json.dumps(run(host).preview().plan.to_dict()) + json.dumps(run(host).preview().plan.diff())
+    told += json.dumps(run(host).apply().plan.to_dict())
+    told += json.dumps(run(host, policy=json.dumps({"mig": {}})).preview().plan.to_dict())
+    told += json.dumps(run(host, state="absent").preview().plan.to_dict())
+    assert SECRET not in told and SECRET[::-1] not in told
+    assert [name for name in files(host) if SECRET.encode() in (host.read_bytes(name) or b"")] == [POLICY_FILE]
+    assert SECRET not in repr(policy_of(given()))
+
+
+def test_a_change_of_a_secret_alone_reaches_the_host(host: Host, archive: Path) -> None:
+    run(host).apply()
+    assert [step.split("/")[1] for step in run(
+        host, policy=json.dumps({**POLICY, "vgpu": {"token": "other"}})).apply().applied] == ["agent.policy"]
+    assert "other" in str(host.read(POLICY_FILE))
+
+
+def test_a_policy_that_others_may_read_is_written_anew(host: Host, archive: Path) -> None:
+    run(host).apply()
+    Path(host.path(POLICY_FILE)).chmod(0o644)
+    assert len(run(host).apply().applied) == 1
+    assert host.mode(POLICY_FILE) == 0o600
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "gone", "compiled"])
+def test_code_that_is_not_whole_comes_again(host: Host, archive: Path, damage: str) -> None:
+    run(host).apply()
+    there = Path(host.path("%s/%s" % (DIRECTORY, archive.name)))
+    hurt = Path(shipped.compiled(str(there))) if damage == "compiled" else there
+    if damage == "gone":
+        hurt.unlink()
+    else:
+        hurt.write_bytes(hurt.read_bytes()[:1000] if damage != "other" else b"x" + hurt.read_bytes()[1:])
+    assert [step.split("/")[1] for step in run(host).apply().applied] == ["agent.install"]
+    assert there.read_bytes() == archive.read_bytes()
+
+
+def test_the_code_of_a_release_before_goes_once_nothing_runs_it(host: Host, archive: Path) -> None:
+    host.make_directory(DIRECTORY, 0o700)
+    for name in ("0" * 20 + ".zip", "0" * 20 + "-1234.zip"):
+        host.write("%s/%s" % (DIRECTORY, name), "former")
+    assert run(host).apply().applied[-1] == "agent/agent.tidy/" + DIRECTORY
+    assert all(name.startswith(archive.stem) for name in host.list(DIRECTORY))
+
+
+def test_a_command_of_another_path_takes_the_place_of_the_former(host: Host, archive: Path) -> None:
+    run(host).apply()
+    run(host, command="/opt/bin/gpuops").apply()
+    assert not host.exists(COMMAND) and host.is_file("/opt/bin/gpuops")
+    run(host, state="absent").apply()
+    assert ours(host) == []
+
+
+def killed_after(host: Host, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run, and be killed at this replacement of a file."""
+    left = iter(range(writes))
+    replace = Host._replace
+
+    def dying(self: Host, *words: Any) -> None:
+        if next(left, None) is None:
+            raise Killed
+        replace(self, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "_replace", dying)
+        run(host).apply()
+
+
+def test_killed_at_any_write_it_comes_to_the_same_end(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = 0
+    for number in range(40):
+        host = host_with(tmp_path / str(number), archive)
+        try:
+            killed_after(host, number, monkeypatch)
+        except Killed:
+            killed += 1
+            run(host).apply()
+        assert host.read(COMMAND) == command_text(sys.executable, archive.name)
+        assert run(host).apply().applied == []
+        run(host, state="absent").apply()
+        assert ours(host) == []
+        if killed <= number:
+            break
+    assert killed > 5
+
+
+def test_the_policy_of_the_file_is_the_policy_that_was_given(host: Host, archive: Path) -> None:
+    run(host).apply()
+    text = str(host.read(POLICY_FILE))
+    options = options_in(text)
+    own = options.pop("agent")
+    assert options == POLICY
+    assert policy_of(own).text == text
+    assert text_of({}, own) != text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "policy": 7}', "null"])
+def test_a_file_that_holds_no_policy_is_refused(text: str) -> None:
+    with pytest.raises(GpuOpsError) as caught:
+        options_in(text)
+    assert caught.value.code == "agent.policy_unreadable"
+
+
+def test_a_policy_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(GpuOpsError) as caught:
+        options_in('{"schema": 2, "policy": {}}')
+    assert caught.value.code == "agent.policy_of_another_release"
+
+
+@pytest.mark.parametrize("options, code", [
+    ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed")])
+def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:
+    with pytest.raises(GpuOpsError) as caught:
+        policy_of(given(**options))
+    assert caught.value.code == code
+
+
+# the command itself, on this machine, where it only reads
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As it is on a host, with the whole archive in the scratch root."""
+    host = host_with(tmp_path / "root", sent(tmp_path, made()[0], monkeypatch))
+    run(host).apply()
+    path = Path(host.path(COMMAND))
+    path.write_text(path.read_text().replace(DIRECTORY, host.path(DIRECTORY)))
+    return path
+
+
+def called(path: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([str(path), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+                          cwd="/", env={"PATH": os.environ["PATH"], **environment})
+
+
+def test_the_command_needs_no_ansible(command: Path, tmp_path: Path) -> None:
+    """Nor what the environment would bring in."""
+    (tmp_path / "ansible.py").write_text("raise SystemExit('taken from the environment')")
+    command.write_text(command.read_text().replace(sys.executable, os.path.realpath(sys.executable)))
+    done = called(command, "info", "--json", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["observation"]["host"]["kernel"] == os.uname().release
+    assert called(command, "conquer").returncode == 2
+
+
+def test_the_command_says_what_is_wrong_with_its_code(command: Path) -> None:
+    there = next(path for path in (command.parents[3] / DIRECTORY[1:]).iterdir() if "-" not in path.name)
+    there.write_bytes(there.read_bytes()[:5000])
+    cut = called(command, "info")
+    there.unlink()
+    gone = called(command, "info")
+    assert (cut.returncode, gone.returncode) == (1, 1)
+    for done in (cut, gone):
+        assert "Traceback" not in done.stderr and "gpuops.nvidia.node_agent" in done.stderr
