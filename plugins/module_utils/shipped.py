@@ -7,8 +7,8 @@ code is more than Ansible's; so the action plugin ships it once, in an archive w
 and names that archive in the environment. A module that has changed the host keeps it there, and beside it what this
 release of Python has compiled of it (see .core.libraries).
 
-The command `gpuops` takes its code from the same archive (see .agent). No Ansible is there then: what is used of it lies
-in the archive below STANDALONE, where no module looks.
+The command `gpuops` takes its code from the same archive (see .agent). No Ansible is there then: what is used of it
+lies in the archive below STANDALONE, where no module looks.
 """
 from __future__ import annotations
 

@@ -28,6 +28,25 @@ options:
     description: Path of the command.
     type: path
     default: /usr/local/sbin/gpuops
+  boot:
+    description:
+      - What happens at every boot, by a unit that runs C(gpuops boot) once the container runtime has started, and
+        before the kubelet. It brings back what a boot has lost, makes an installed driver the loaded one, sets a bare
+        host up, and validates. What is installed is not exchanged for something newer.
+      - V(report) says in the journal, on the console and in C(/run/gpuops/boot.json) what became of it, and holds
+        nobody.
+      - V(hold) has C(kubelet.service) require it. A node that is not validated takes no pods then, and is not ready in
+        its cluster. C(systemctl start kubelet) tries it once more. A kubelet that brings its container runtime (k3s,
+        RKE2, k0s, MicroK8s) is not held, and a note says so.
+      - V(none) is without the unit.
+      - Systemd is not reloaded, which would take GPUs from running containers; it counts from the next boot on.
+    type: str
+    choices: [none, report, hold]
+    default: none
+  boot_timeout:
+    description: Seconds that the unit may take. Autoscalers give a node 15 minutes in all.
+    type: int
+    default: 900
   policy:
     description:
       - What the host is to be, as the options of M(gpuops.nvidia.gpu_plan), with C(validation) for the check of it.

@@ -23,11 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, Optional, Tuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from .. import shipped
 from ..core.facts import HostFacts
@@ -15,10 +15,13 @@ from ..core.journal import Journal
 from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
+from . import boot
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
 
 # For root alone
 DIRECTORY = "/var/lib/gpuops/agent"
+# Where units lie that are not made anew at each boot (systemd.unit(5))
+UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 # What the policy's file is called in a plan, which tells nothing of it
 A_POLICY = "(a policy)\n"
 
@@ -47,6 +50,9 @@ class Observation:
     has_policy: whether a policy is there.
     is_current: whether it is the one that is wanted, and root's alone.
     text:       of the command, None without one.
+    units:      {path: text} of the unit's files, None for one that is not there.
+    enabled:    whether a boot starts the unit.
+    others:     {unit that begins with its own container runtime: whether the host has it}.
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
 
@@ -57,6 +63,9 @@ class Observation:
     has_policy: bool = False
     is_current: bool = False
     text: Optional[str] = None
+    units: Mapping[str, Optional[str]] = field(default_factory=dict)
+    enabled: bool = False
+    others: Mapping[str, bool] = field(default_factory=dict)
     restore: Tuple[Step, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
@@ -72,8 +81,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     there = tuple(sorted(host.list(DIRECTORY)))
     restore = tuple(step if step.subject != POLICY_FILE else replace(step, change={"before": A_POLICY, "after": None})
                     for step in restore_steps(NAME, host, journal))
+    enabled = host.link(boot.WANTS) is not None
     if policy.state == "absent":
-        return Observation(archives=there, restore=restore)
+        return Observation(archives=there, enabled=enabled, restore=restore)
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)
@@ -85,7 +95,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         has_policy=text is not None,
         is_current=text == policy.text and host.mode(POLICY_FILE) == POLICY_MODE,
         text=host.read(policy.command),
-        restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE)),
+        units={path: host.read(path) for path in boot.FILES},
+        enabled=enabled,
+        others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
+                for unit in boot.WITH_RUNTIME} if policy.boot == boot.HOLD else {},
+        restore=tuple(step for step in restore
+                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)),
     )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
+from ..core.boot_unit import removal, unit_steps
 from ..core.facts import HostFacts
 from ..core.plan import Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step
+from . import boot
 from .observation import A_POLICY, DIRECTORY, Observation
 from .policy import NAME, POLICY_FILE, Policy
 
@@ -44,6 +46,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             NAME, policy.command, observation.text, observation.command,
             "A person on the host needs nothing else.", mode=COMMAND_MODE,
             requires=tuple(step.id for step in steps)))
+    steps += unit_steps(
+        NAME, boot.UNIT, boot.files(policy.boot, policy.command, policy.boot_timeout), observation.units,
+        observation.enabled, "A host that boots is as its policy has it before it takes pods.", "the kubelet")
     steps += observation.restore
     others = _others(observation)
     if others:
@@ -51,7 +56,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             NAME, TIDY, DIRECTORY, "Nothing runs it any more.",
             change={"before": {"archives": list(others)}, "after": {"archives": []}},
             parameters={"stays": observation.code}, depends_on=tuple(step.id for step in steps)))
-    return Plan(steps=tuple(steps))
+    return Plan(steps=tuple(steps), notes=boot.not_held(policy.boot, observation.others))
 
 
 def _others(observation: Observation) -> Tuple[str, ...]:
@@ -61,8 +66,8 @@ def _others(observation: Observation) -> Tuple[str, ...]:
 
 
 def _removal(observation: Observation) -> List[Step]:
-    """The command first, then what it runs."""
-    steps = list(observation.restore)
+    """What a boot runs first, and last the code."""
+    steps = removal(NAME, boot.UNIT, observation.enabled, observation.restore)
     if observation.archives:
         steps.append(Step(
             NAME, TIDY, DIRECTORY, "It was the command's code.",

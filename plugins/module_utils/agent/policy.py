@@ -16,6 +16,7 @@ from typing import Any, Dict, Mapping
 
 from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
+from .boot import MODES, NONE
 
 SCHEMA = 1
 POLICY_FILE = "/etc/gpuops/policy.json"
@@ -24,10 +25,12 @@ POLICY_MODE = 0o600
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "command": {"type": "path", "default": "/usr/local/sbin/gpuops"},
+    "boot": {"type": "str", "default": NONE, "choices": list(MODES)},
+    "boot_timeout": {"type": "int", "default": 900},
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command")
+KEPT = ("state", "command", "boot", "boot_timeout")
 NAME = "agent"
 
 
@@ -35,13 +38,17 @@ NAME = "agent"
 class Policy:
     """What is wanted of the agent.
 
-    state:   present, or absent, which takes it away with all that it has brought.
-    command: path of the command.
-    text:    of the policy's file.
+    state:        present, or absent, which takes it away with all that it has brought.
+    command:      path of the command.
+    boot:         one of boot.MODES.
+    boot_timeout: seconds that the unit may take.
+    text:         of the policy's file.
     """
 
     state: str = "present"
     command: str = "/usr/local/sbin/gpuops"
+    boot: str = NONE
+    boot_timeout: int = 900
     text: str = field(default="", repr=False)
 
 
@@ -55,7 +62,16 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             remedy="give `command` as in /usr/local/sbin/gpuops",
             option="command",
         )
-    return Policy(parameters["state"], command, text_of(_options(parameters["policy"]), parameters))
+    if parameters["boot_timeout"] < 1:
+        raise GpuOpsError(
+            "agent.boot_without_time",
+            found="%d seconds for the unit" % parameters["boot_timeout"],
+            wanted="the time after which a boot is not waited for any more",
+            remedy="give `boot_timeout` as 900, or leave it out",
+            option="boot_timeout",
+        )
+    return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],
+                  text_of(_options(parameters["policy"]), parameters))
 
 
 def _options(given: str) -> Dict[str, Any]:

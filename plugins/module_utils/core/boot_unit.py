@@ -36,16 +36,16 @@ def unit_text(
 
 def unit_steps(
     capability: str, unit: str, wanted: Mapping[str, Optional[str]], there: Mapping[str, Optional[str]], enabled: bool,
-    why: str
+    why: str, first: str = "the container runtime"
 ) -> List[Step]:
     """From what is there of script and unit to what is wanted of them: {path: text}, None for all where there is to be
-    no unit. enabled: whether a boot starts it now."""
+    no unit. enabled: whether a boot starts it now; first: what it runs before."""
     is_wanted = any(text is not None for text in wanted.values())
     steps = [] if is_wanted else disabling(capability, unit, enabled)
     steps += [file_step(capability, path, there.get(path), text, why) for path, text in wanted.items()
               if there.get(path) != text]
     if is_wanted and not enabled:
-        steps.append(service_step(capability, "enable", unit, "It runs before the container runtime at every boot.",
+        steps.append(service_step(capability, "enable", unit, "It runs before %s at every boot." % first,
                                   Disruption.none, "not enabled", "enabled", tuple(step.id for step in steps)))
     return steps
 

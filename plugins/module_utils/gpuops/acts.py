@@ -18,10 +18,11 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.lock import HostLock
-from ..core.plan import Step
+from ..core.plan import REBOOT, Step
 from ..core.refusal import Refusal
 from ..core.rights import TO_READ, require_root
 from ..hardware.awaited import foreseen
+from ..hardware.node import host_facts
 from ..hardware.report import read_host
 from ..health.errors import read_errors
 from ..registry import (
@@ -36,6 +37,7 @@ from ..registry import (
 )
 from ..validation.on_host import validate_host
 from ..writing import boards_of
+from . import boot_record
 
 VALIDATION = "validation"
 
@@ -72,6 +74,56 @@ def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
     return validate_host(options_of_validation(given), check_mode=False)
 
 
+def boot(host: Host, options: Options, timeout: int, step_begins: StepBegins = untold) -> Dict[str, Any]:
+    """What a boot has lost comes back, and the host proves itself: apply() and validate(), told in boot.json.
+
+    What is installed is not exchanged: a boot is no upgrade. Pods need not be asked for, as none runs yet.
+    """
+    require_root(host)
+    starts = boot_record.begin(host)
+    try:
+        facts = host_facts(host)
+        if _has_no_gpus(facts, options):
+            result: Dict[str, Any] = {"changed": False, "applied": [], "deferred": [], "checks": []}
+            boot_record.end(host, starts, boot_record.NO_GPUS, facts.lack_of_gpus)
+            return dict(result, state=boot_record.NO_GPUS)
+        done = apply(host, _of_boot(options, facts), timeout, step_begins=step_begins, pods_stay=True)
+        if done["deferred"] or done["reboot_required"]:
+            raise _not_all(done)
+        checked = validate(host, options)
+    except GpuOpsError as error:
+        boot_record.end(host, starts, boot_record.FAILED, str(error))
+        raise
+    boot_record.end(host, starts, boot_record.VALIDATED, "")
+    return {**done, "checks": checked["checks"], "changed": done["changed"] or checked["changed"],
+            "state": boot_record.VALIDATED}
+
+
+def _has_no_gpus(facts: HostFacts, options: Options) -> bool:
+    """An image may boot on machines without one. One that is to have some, or had a driver, is not well without."""
+    expected = (options.get(VALIDATION) or {}).get("expected_gpus")
+    return not (facts.gpus or expected or facts.driver_installed)
+
+
+def _of_boot(options: Options, facts: HostFacts) -> Dict[str, Any]:
+    installed = {**dict.fromkeys(("nouveau", "driver"), facts.driver_installed), "toolkit": facts.toolkit}
+    return {name: given for name, given in options.items() if not installed.get(name)}
+
+
+def _not_all(done: Mapping[str, Any]) -> GpuOpsError:
+    left = [*(step["id"] for step in done["deferred"]),
+            *(each["id"] for each in done["plan"]["requirements"] if each["kind"] == REBOOT)]
+    return GpuOpsError(
+        "gpuops.boot_incomplete",
+        found="left of the plan, since it disturbs more than is allowed or needs another boot: %s" % ", ".join(left),
+        wanted="a host that is as its policy has it",
+        remedy="run `gpuops plan` to read it, then `gpuops apply --allowed-disruption` with what is named there, or "
+               "reboot once more",
+        applied=done["applied"],
+        changed=done["changed"],
+    )
+
+
 def history(host: Host, last: int) -> Dict[str, Any]:
     """The newest events of the journal, oldest first."""
     require_root(host, TO_READ)
@@ -81,12 +133,13 @@ def history(host: Host, last: int) -> Dict[str, Any]:
 
 def apply(
     host: Host, options: Options, timeout: int, allowed: str = "", approved: Optional[Mapping[str, Any]] = None,
-    step_begins: StepBegins = untold
+    step_begins: StepBegins = untold, pods_stay: bool = False
 ) -> Dict[str, Any]:
     """Carry out the host's plan, all of it that may be done, as the writers would one after another.
 
-    allowed:  how much may be disturbed, in place of what the policy says.
-    approved: the plan to be held to.
+    allowed:   how much may be disturbed, in place of what the policy says.
+    approved:  the plan to be held to.
+    pods_stay: whether pods with GPUs are no reason to refuse.
     """
     require_root(host)
     given = _of_capabilities(options)
@@ -95,7 +148,7 @@ def apply(
     lock = HostLock(host, "", "gpuops apply for %s" % _asked_by())
     with lock.held(timeout) as waited:
         planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})})
-        _refuse(planned)
+        _refuse(planned, pods_stay)
         done = _Done()
         for capability in _to_run(planned):
             done.run(_run(host, capability, given[capability.name], approved, step_begins), lock)
@@ -155,11 +208,11 @@ def _to_run(planned: Mapping[str, Any]) -> Iterator[Capability[Any, Any]]:
     return (capability for capability in CAPABILITIES if capability.name in named)
 
 
-def _refuse(planned: Mapping[str, Any]) -> None:
+def _refuse(planned: Mapping[str, Any], pods_stay: bool) -> None:
     """Before anything is changed. A command on the host takes no pod off it: who has the cluster does."""
     refusals = [Refusal.from_dict(refusal) for refusal in planned["refusals"]]
     pods = {NO_POD: [], SOME_PODS: planned["pods"]}.get(planned["drain"], planned["holders"])
-    if pods and not refusals:
+    if pods and not pods_stay and not refusals:
         refusals.append(Refusal(
             "gpuops.pods_in_the_way",
             "%s with GPUs, and a plan that disturbs them (%s)" % (", ".join(map(str, pods)), planned["disruption"]),

@@ -9,9 +9,11 @@ on standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from ansible.module_utils.common.parameters import remove_values
 
@@ -24,17 +26,17 @@ from ..registry import secrets_of
 from ..validation.compute.levels import NAMES
 from . import acts, text
 
-DONE, FAILED = 0, 1
+DONE, FAILED, INTERRUPTED = 0, 1, 130
 LOCK_SECONDS = 600
 EVENTS = 40
 
 Result = Dict[str, Any]
 
 
-def main(words: Sequence[str]) -> int:
-    """Do what the words ask for; the exit code."""
+def main(words: Sequence[str], host: Optional[Host] = None) -> int:
+    """Do what the words ask for; the exit code. host: this one, where none is given."""
     asked = _parser().parse_args(list(words))
-    host = Host()
+    host = host or Host()
     options: Mapping[str, Any] = {}
     try:
         if asked.with_policy:
@@ -42,6 +44,9 @@ def main(words: Sequence[str]) -> int:
         result, code = dict(asked.act(host, options, asked)), DONE
     except GpuOpsError as error:
         result, code = dict(error.result(), failed=True), FAILED
+    except KeyboardInterrupt:
+        _tell("interrupted; the next run goes on where this one ended", to_people=True)
+        return INTERRUPTED
     _say(_shown(result, options), asked, code)
     return code
 
@@ -57,11 +62,22 @@ def _shown(result: Result, options: Mapping[str, Any]) -> Result:
 
 def _say(result: Result, asked: argparse.Namespace, code: int) -> None:
     if asked.json:
-        print(json.dumps(result, sort_keys=True))
+        _tell(json.dumps(result, sort_keys=True))
     elif code == DONE:
-        print(asked.text(result))
+        _tell(asked.text(result))
     else:
-        print("\n".join([*text.failed(result), result["msg"]]), file=sys.stderr)
+        _tell("\n".join([*text.failed(result), result["msg"]]), to_people=True)
+
+
+def _tell(line: str, to_people: bool = False) -> None:
+    """What is done is done, whether somebody still reads of it or not. to_people: on standard error."""
+    stream = sys.stderr if to_people else sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        # Python would try once more when it ends, and fail
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("--allowed-disruption", choices=Disruption.names(), default="",
                        help="the most disturbing step that may be done (default: what the policy says)")
     apply.add_argument("--approved-plan", metavar="FILE", help="do exactly this plan, as `gpuops plan --json` gave it")
-    for each in (plan, apply):
+    boot = _add(acts_known, "boot", "bring back what a boot has lost, and validate; for the unit that runs at boot",
+                _boot, text.boot)
+    for each in (plan, apply, boot):
         each.add_argument("--lock-timeout", type=int, default=LOCK_SECONDS, metavar="SECONDS",
                           help="how long to wait for another run on this host (default: %(default)s)")
     validate = _add(acts_known, "validate", "decide whether the host may take GPU work", _validate, text.validate)
@@ -107,11 +125,16 @@ def _plan(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> 
 
 
 def _apply(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
-    def begins(step: Step, number: int, total: int, after: Sequence[Step]) -> None:
-        print(text.step(step, number, total), file=sys.stderr, flush=True)
-
     return acts.apply(host, options, asked.lock_timeout, asked.allowed_disruption,
-                      _approved(host, asked.approved_plan) if asked.approved_plan else None, begins)
+                      _approved(host, asked.approved_plan) if asked.approved_plan else None, _begins)
+
+
+def _boot(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.boot(host, options, asked.lock_timeout, _begins)
+
+
+def _begins(step: Step, number: int, total: int, after: Sequence[Step]) -> None:
+    _tell(text.step(step, number, total), to_people=True)
 
 
 def _approved(host: Host, path: str) -> Mapping[str, Any]:

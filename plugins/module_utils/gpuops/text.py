@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping
 
 from ..core.plan import Step
 from ..core.progress import duration
+from .boot_record import VALIDATED
 
 Result = Mapping[str, Any]
 
@@ -69,6 +70,13 @@ def apply(result: Result) -> str:
     if result["reboot_required"]:
         lines += ["then: reboot this host; %s" % requirement["why"] for requirement in result["plan"]["requirements"]]
     return "\n".join(lines)
+
+
+def boot(result: Result) -> str:
+    """The last line is what somebody before the console is to see."""
+    lines = [*("done: %s" % step for step in result["applied"]), *_checks(result["checks"])]
+    return "\n".join([*lines, "gpuops: %s" % (
+        "this host may take GPU work" if result["state"] == VALIDATED else "this host has no GPU, and needs nothing")])
 
 
 def validate(result: Result) -> str:

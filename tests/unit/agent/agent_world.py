@@ -8,6 +8,7 @@ from typing import Any, Dict, List
 
 import world
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import A_POLICY, Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE, Policy
@@ -34,13 +35,16 @@ class World(world.World):
         restore = tuple(
             restore_step("agent", path, *((A_POLICY, None) if path == POLICY_FILE else (self.files.get(path), before)))
             for path, before in self.originals.items())
+        enabled = self.unit(boot.UNIT).enabled
         if policy.state == "absent":
-            return Observation(archives=tuple(self.archives), restore=restore)
+            return Observation(archives=tuple(self.archives), enabled=enabled, restore=restore)
         return Observation(
             code=self.code, python="/usr/bin/python3", archives=tuple(self.archives),
             is_whole=self.code in self.archives, has_policy=POLICY_FILE in self.files,
             is_current=self.files.get(POLICY_FILE) == policy.text, text=self.files.get(policy.command),
-            restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE)))
+            units=self.state(boot.FILES), enabled=enabled,
+            others={unit: self.unit(unit).known for unit in boot.WITH_RUNTIME},
+            restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)))
 
     def suppose(self, policy: Policy) -> None:
         self.wanted = policy.text

@@ -31,11 +31,11 @@ sys.path.insert(0, str(workspace.collections_root()))
 
 from core_world import tree  # noqa: E402
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone  # noqa: E402
 
 # As in failing_calls.c
 COUNT, KILL_BEFORE, KILL_AFTER, FAIL_ONCE, FAIL_EVER = range(5)

@@ -18,10 +18,10 @@ from core_world import WISHES, furnish, run
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import progress as progress_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import telling
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import JOURNAL, Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.progress import (
     COMMAND,

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import capability as engine
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run, plan_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
     Plan,

@@ -16,10 +16,10 @@ import newcomer_world
 import pytest
 from newcomer_world import CAPABILITY, COLLECTION, FILE, THEIRS, WISHES
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 INSTALL, UPGRADE, UNINSTALL = WISHES.values()

@@ -11,13 +11,13 @@ import pytest
 from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import lock as locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Outcome, Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock, package_manager_works
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database

@@ -14,13 +14,13 @@ from typing import Any, Dict, List, Mapping, Optional
 import pytest
 from scratch_apt import Repository, Root, build
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance

@@ -3,6 +3,7 @@
 """A role's variable is the option of a module in one step, whether the role takes part in the play or not."""
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Mapping
 
 import documentation
@@ -87,10 +88,33 @@ def test_a_module_takes_every_option_that_its_role_has(module: str) -> None:
     specified = role_files.options(source.role)
     without_default = {option for option in source.options
                        if "default" not in specified.get(source.variable(option, specified.keys()), {"default": None})}
-    left = set(capability.arguments) - set(options_of(module))
+    found = options_of(module, gpu_state="present", node_agent_state="present")
+    left = set(capability.arguments) - set(found)
     assert left <= {"assume_pods_evicted", *without_default}
-    capability.policy_of({name: options_of(module)[name] for name in capability.arguments if name not in left}
+    capability.policy_of({name: found[name] for name in capability.arguments if name not in left}
                          | dict.fromkeys(left))
+
+
+def test_the_agent_has_the_variables_of_all_others_as_its_policy() -> None:
+    """And nothing that a task gives: the host is to do the same without one."""
+    variables = {"node_agent_state": "present", "gpu_driver_version": "570", "gpu_validation_expected_gpus": 8}
+    policy = options_of("node_agent", **variables)["policy"]
+    found = json.loads(policy)
+    assert set(found) == {source.capability for source in SOURCES.values()} - {"agent"}
+    assert found["driver"]["version"] == "570" and found["validation"]["expected_gpus"] == 8
+    assert found["driver"]["allowed_disruption"] == "driver_reload"
+    assert not {"approved_plan", "startup_taint", "pod_image"} & {name for each in found.values() for name in each}
+    planned = role_variables.options_of_plan(
+        {"activation": {"assume_pods_evicted": True}}, variables, Templar(DataLoader()))[0]
+    assert planned["agent"]["policy"] == policy
+    assert "validation" not in planned
+
+
+@pytest.mark.parametrize("variables", [{}, {"node_agent_state": "absent"}, {"gpu_state": "absent"}])
+def test_who_wants_no_agent_sends_no_policy(variables: Mapping[str, Any]) -> None:
+    assert options_of("node_agent", **variables)["state"] == "absent"
+    assert "policy" not in options_of("node_agent", **variables)
+    assert "policy" not in role_variables.options_of_plan({}, variables, Templar(DataLoader()))[0]["agent"]
 
 
 def test_what_nobody_sets_is_the_default_of_the_role() -> None:

@@ -1,0 +1,76 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A unit that has a host bring itself to its policy at every boot, and prove it, before the kubelet takes pods. Pure.
+
+A kubelet registers its taints when it creates its Node and not later (kubelet_node_status.go): a node that is known
+comes back from a boot without its start-up taint. So the kubelet itself is held: it requires this unit, and whoever
+starts it later has the unit run once more. Where the kubelet brings its container runtime (k3s, RKE2, k0s, MicroK8s)
+there is nothing to be validated before it, and it is not held.
+"""
+from __future__ import annotations
+
+from typing import Dict, Mapping, Optional, Tuple
+
+from ..core.runtimes import KNOWN_RUNTIMES
+from ..core.steps import managed
+
+NONE, REPORT, HOLD = MODES = ("none", "report", "hold")
+
+UNIT = "gpuops-nvidia-boot.service"
+UNIT_FILE = "/etc/systemd/system/" + UNIT
+WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
+KUBELET = "kubelet.service"
+DROP_IN = "/etc/systemd/system/%s.d/60-gpuops-nvidia.conf" % KUBELET
+FILES = (UNIT_FILE, DROP_IN)
+
+# What begins with its own container runtime
+WITH_RUNTIME: Tuple[str, ...] = tuple(
+    unit for runtime in KNOWN_RUNTIMES if runtime.distribution for unit in runtime.units)
+_AFTER = (
+    "network-online.target", "systemd-modules-load.service", "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service", "nvidia-imex.service", "gpuops-nvidia-devices.service",
+    "gpuops-nvidia-settings.service", "gpuops-nvidia-mig.service", "gpuops-nvidia-cdi.service",
+    "nvidia-cdi-refresh.service",
+    *(unit for runtime in KNOWN_RUNTIMES if not runtime.distribution for unit in runtime.units))
+_BEFORE = (KUBELET, *WITH_RUNTIME, "nvidia-dcgm.service", "dcgm-exporter.service")
+
+
+def files(mode: str, command: str, timeout: int) -> Dict[str, Optional[str]]:
+    """{path: text, None where there is to be none}. command: path of the command; timeout: seconds."""
+    return {UNIT_FILE: None if mode == NONE else _unit(command, timeout),
+            DROP_IN: _drop_in() if mode == HOLD else None}
+
+
+def not_held(mode: str, there: Mapping[str, bool]) -> Tuple[str, ...]:
+    """Notes on what would have to be held and is not. there: whether the host has each of WITH_RUNTIME."""
+    units = [unit for unit in WITH_RUNTIME if mode == HOLD and there.get(unit)]
+    return tuple("%s is not held: its container runtime begins with it, and can be validated only then." % unit
+                 for unit in units)
+
+
+def _unit(command: str, timeout: int) -> str:
+    return managed("\n".join([
+        "[Unit]",
+        "Description=NVIDIA GPUs of this host, as its policy has them",
+        "Wants=network-online.target",
+        "After=" + " ".join(_AFTER),
+        "Before=" + " ".join(_BEFORE),
+        "",
+        "[Service]",
+        "Type=oneshot",
+        "RemainAfterExit=yes",
+        "ExecStart=%s boot" % command,
+        # Who stands before the machine is to see why it takes no pods
+        "StandardOutput=journal+console",
+        "StandardError=journal+console",
+        "TimeoutStartSec=%ds" % timeout,
+        # A process that hangs in the driver outlives every signal
+        "TimeoutStopSec=10s",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]) + "\n")
+
+
+def _drop_in() -> str:
+    return managed("[Unit]\nRequires=%s\nAfter=%s\n" % (UNIT, UNIT))

@@ -1,0 +1,49 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What became of a host at its boot: /run/gpuops/boot.json, root's alone.
+
+  {'schema': 1, 'state': one of STATES, 'reason': why it failed, 'since', 'until': seconds since the epoch}
+
+It goes with the boot, as /run does. One that still says 'working' and whose unit has ended was cut off.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any, Dict
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.lock import DIRECTORY
+
+PATH = DIRECTORY + "/boot.json"
+SCHEMA = 1
+WORKING, VALIDATED, FAILED, NO_GPUS = STATES = ("working", "validated", "failed", "no_gpus")
+
+
+def begin(host: Host) -> float:
+    """Say that it is at work; when that was."""
+    since = time.time()
+    _write(host, {"state": WORKING, "reason": "", "since": since, "until": None})
+    return since
+
+
+def end(host: Host, since: float, state: str, reason: str) -> None:
+    _write(host, {"state": state, "reason": reason, "since": since, "until": time.time()})
+
+
+def read(host: Host) -> Dict[str, Any]:
+    """{} where nothing was written since the boot, or where it is of another release."""
+    with contextlib.suppress(ValueError, GpuOpsError):
+        found = json.loads(host.read(PATH) or "{}")
+        if isinstance(found, dict) and found.get("schema") == SCHEMA:
+            return found
+    return {}
+
+
+def _write(host: Host, found: Dict[str, Any]) -> None:
+    """That it cannot be told is no reason to leave the host as it is."""
+    with contextlib.suppress(GpuOpsError):
+        host.make_directory(DIRECTORY, 0o700)
+        host.write(PATH, json.dumps({"schema": SCHEMA, **found}, sort_keys=True) + "\n", 0o600)

@@ -1,0 +1,377 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the command says and does, on a scratch root with capabilities of a few lines."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Set, Tuple
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils import registry
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import RECORD, HostLock
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
+from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, boot_record, command
+
+POLICY = "/etc/policy.json"
+SECRET = "hunter2hunter2"
+
+
+@dataclass(frozen=True)
+class Seen:
+    text: Optional[str]
+    restorable: Tuple[Step, ...]
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"text": self.text}
+
+
+def writer(name: str, disruption: Disruption = Disruption.none) -> Capability[Any, Any]:
+    """Wants a text in /etc/NAME, and has a password that the text may hold."""
+    def observe(host: Host, journal: Journal, policy: Mapping[str, Any], facts: HostFacts) -> Seen:
+        return Seen(host.read("/etc/" + name), tuple(restore_steps(name, host, journal)))
+
+    def plan(seen: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        if policy["text"] == "impossible":
+            return Plan(refusals=(Refusal("files.wish", "a wish with %s" % policy["password"], "another", "wish"),))
+        steps = (file_step(name, "/etc/" + name, seen.text, policy["text"], "It is wanted.", disruption),)
+        return Plan(steps=steps if seen.text != policy["text"] else ())
+
+    def write(host: Host, journal: Journal, step: Step) -> None:
+        if step.change["after"] == "failing":
+            raise GpuOpsError("files.failing", "a failure", "none", "try again")
+        host.write(step.subject, step.change["after"])
+
+    return Capability(name, {"text": {"type": "str"}, "password": {"type": "str", "no_log": True}},
+                      lambda options: options, observe, plan, {"file.write": write})
+
+
+CAPABILITIES = (writer("first"), writer("second", Disruption.driver_reload), writer("third"))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    for directory in ("var/lib", "run", "etc"):
+        (tmp_path / directory).mkdir(parents=True)
+    for module in (registry, acts):
+        monkeypatch.setattr(module, "CAPABILITIES", CAPABILITIES)
+    # Units and GPUs are those of this machine else
+    monkeypatch.setattr(registry, "await_startup", lambda _host: ())
+    monkeypatch.setattr(registry, "pods_seen", lambda _host: ())
+    monkeypatch.setattr(registry, "read_host", lambda _host: {
+        "services": {}, "pci": {"gpus": [], "nvswitches": []}, "nvml": {"gpus": []}, "devices": {},
+        "host": dict.fromkeys(("fabric", "driver_loaded", "driver_installed", "toolkit"))})
+    for module in (registry, acts):
+        monkeypatch.setattr(module, "read_facts", lambda _host: HostFacts(hostname="gpu1"))
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils.core.applying.await_startup",
+                        lambda _host: ())
+    return Host(str(tmp_path))
+
+
+def have(host: Host, **texts: str) -> None:
+    """The policy of the host."""
+    policy = {name: {"text": text, "password": SECRET} for name, text in texts.items()}
+    host.write(POLICY, json.dumps({"schema": 1, "policy": policy}))
+
+
+def called(host: Host, *words: str) -> int:
+    return command.main([*words, *(["--policy", POLICY] if words[0] not in ("info", "history") else [])], host)
+
+
+def result(host: Host, capsys: pytest.CaptureFixture[str], *words: str) -> Dict[str, Any]:
+    called(host, *words, "--json")
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_what_is_planned_is_applied_and_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n", third="three\n")
+    assert called(host, "plan") == 0
+    planned = capsys.readouterr().out
+    assert planned.startswith("gpu1: 2 steps, disruption none\n") and "/etc/first" in planned
+    assert host.read("/etc/first") is None
+    assert called(host, "apply") == 0
+    told = capsys.readouterr()
+    assert told.out == "done: first/file.write//etc/first\ndone: third/file.write//etc/third\n"
+    assert told.err == "step 1 of 1: [none] file.write /etc/first\nstep 1 of 1: [none] file.write /etc/third\n"
+    assert (host.read("/etc/first"), host.read("/etc/third")) == ("one\n", "three\n")
+    assert called(host, "apply") == 0
+    assert capsys.readouterr().out == "nothing was to be done\n"
+
+
+def test_the_plan_is_the_one_that_the_module_makes(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n", second="two\n")
+    given = {name: {"text": text, "password": SECRET} for name, text in (("first", "one\n"), ("second", "two\n"))}
+    assert result(host, capsys, "plan")["plan"] == registry.plan_host(host, given)["plan"]
+
+
+def test_a_step_that_disturbs_more_is_put_off_and_said(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n", second="two\n", third="three\n")
+    assert called(host, "apply", "--allowed-disruption", "service_restart") == 0
+    assert "not done: second/file.write//etc/second (It is wanted.); --allowed-disruption driver_reload lets it" in \
+        capsys.readouterr().out
+    assert (host.read("/etc/second"), host.read("/etc/third")) == (None, "three\n")
+    done = result(host, capsys, "apply")
+    assert (done["changed"], done["applied"]) == (True, ["second/file.write//etc/second"])
+
+
+def test_what_is_refused_is_refused_before_the_first_write(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n", third="impossible")
+    assert called(host, "apply") == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "[files.wish]" in told.err
+    assert host.read("/etc/first") is None
+
+
+def test_a_failure_tells_what_was_done_before_it(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n", third="failing")
+    failed = result(host, capsys, "apply")
+    assert (failed["failed"], failed["changed"], failed["code"]) == (True, True, "files.failing")
+    assert failed["applied"] == ["first/file.write//etc/first"]
+    assert called(host, "apply") == 1
+    assert "[files.failing]" in capsys.readouterr().err
+    have(host, first="one\n", third="three\n")
+    assert called(host, "apply") == 0
+
+
+def test_pods_with_gpus_keep_a_disturbing_plan_away(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "pods_seen", lambda _host: ("default/training",))
+    have(host, first="one\n", second="two\n")
+    failed = result(host, capsys, "apply")
+    assert failed["code"] == "gpuops.pods_in_the_way" and "default/training" in failed["found"]
+    assert host.read("/etc/first") is None
+    assert called(host, "apply", "--allowed-disruption", "service_restart") == 0
+    assert host.read("/etc/first") == "one\n"
+
+
+def test_an_approved_plan_is_held_to(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n")
+    host.write("/tmp.json", json.dumps(result(host, capsys, "plan")))
+    have(host, first="other\n")
+    assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["code"] == "approval.of_other_options"
+    have(host, first="one\n")
+    assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["applied"] == ["first/file.write//etc/first"]
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{"])
+def test_a_file_that_holds_no_plan_is_refused(
+    host: Host, capsys: pytest.CaptureFixture[str], text: Optional[str]
+) -> None:
+    have(host, first="one\n")
+    if text is not None:
+        host.write("/tmp.json", text)
+    assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["code"] == "gpuops.no_plan"
+
+
+def test_secrets_of_the_policy_are_shown_nowhere(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="with %s in it\n" % SECRET, third="impossible")
+    for words in (("plan",), ("plan", "--json"), ("apply",), ("apply", "--json")):
+        called(host, *words)
+        told = capsys.readouterr()
+        assert SECRET not in told.out + told.err and "********" in told.out + told.err
+
+
+def test_without_a_policy_it_says_whose_it_is(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(host, "plan") == 1
+    assert "[gpuops.no_policy]" in capsys.readouterr().err
+
+
+def test_without_root_nothing_is_planned_or_told(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(host, first="one\n")
+    monkeypatch.setattr(Host, "is_root", lambda _host: False)
+    for words in (("plan",), ("apply",), ("validate",), ("history",)):
+        assert called(host, *words) == 1
+        assert "[host.no_root]" in capsys.readouterr().err
+
+
+def test_one_run_at_a_time(host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the command and of modules."""
+    have(host, first="one\n")
+    with HostLock(host, "another", "gpu_driver for somebody").held(0):
+        lease = json.loads(str(host.read(RECORD)))
+        host.write(RECORD, json.dumps({**lease, "pid": 1, "started": host.process_started(1)}))
+        failed = result(host, capsys, "apply", "--lock-timeout", "0")
+    assert failed["code"] == "host.another_run" and "gpu_driver for somebody" in failed["found"]
+    host.remove(RECORD)
+    assert called(host, "apply") == 0
+    assert not host.exists(RECORD)
+
+
+def test_the_history_is_of_the_journal(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(host, "history") == 0
+    assert capsys.readouterr().out == "nothing was done on this host yet\n"
+    have(host, first="one\n", third="failing")
+    called(host, "apply")
+    capsys.readouterr()
+    assert called(host, "history") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(None, 2)[2] for line in lines] == [
+        "started    first file.write /etc/first", "done       first file.write /etc/first in 0 s",
+        "started    third file.write /etc/third",
+        "failed     third file.write /etc/third in 0 s: Found: a failure. Wanted: none. Do: try again. [files.failing]"]
+    assert [event["event"] for event in result(host, capsys, "history", "--last", "1")["events"]] == ["failed"]
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the connection breaks, or somebody pipes it into head."""
+    class Gone:
+        def write(self, *_words: str) -> int:
+            raise BrokenPipeError
+
+        flush = fileno = write
+
+    have(host, first="one\n", third="three\n")
+    monkeypatch.setattr(command.sys, "stderr", Gone())
+    monkeypatch.setattr(command.sys, "stdout", Gone())
+    assert called(host, "apply") == 0
+    assert host.read("/etc/third") == "three\n"
+
+
+def test_who_interrupts_it_is_told_how_it_goes_on(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(host, first="one\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "write", lambda *_words, **_more: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert called(host, "apply") == 130
+    assert "goes on where this one ended" in capsys.readouterr().err
+    assert called(host, "apply") == 0
+    assert host.read("/etc/first") == "one\n"
+
+
+# at a boot
+
+
+@pytest.fixture
+def checks(host: Host, monkeypatch: pytest.MonkeyPatch) -> Dict[str, Any]:
+    """What the validation finds, and with what it was asked."""
+    found: Dict[str, Any] = {"asked": [], "failure": ""}
+
+    def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        found["asked"].append(dict(parameters))
+        if found["failure"]:
+            raise GpuOpsError("validation.of_a_test", found["failure"], "GPUs that are well", "mend them", checks=[])
+        return {"changed": False, "checks": [
+            {"name": "compute", "status": "passed", "evidence": "all computed", "remedy": ""}]}
+
+    monkeypatch.setattr(acts, "validate_host", validate_host)
+    monkeypatch.setattr(acts, "host_facts", lambda _host: HostFacts(gpus=(Gpu("0000:01:00.0", "2330"),)))
+    return found
+
+
+def told_of_boot(host: Host) -> Dict[str, Any]:
+    return boot_record.read(host)
+
+
+def test_a_boot_brings_the_host_to_its_policy_and_proves_it(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(host, first="one\n")
+    assert called(host, "boot") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "done: first/file.write//etc/first", "passed   compute: all computed", "gpuops: this host may take GPU work"]
+    assert (told_of_boot(host)["state"], len(checks["asked"])) == ("validated", 1)
+    assert host.mode(boot_record.PATH) == 0o600
+
+
+def test_a_host_that_is_not_well_fails_the_unit_and_says_why(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(host, first="one\n")
+    checks["failure"] = "GPU 3 is ill"
+    assert called(host, "boot") == 1
+    assert "GPU 3 is ill" in capsys.readouterr().err
+    assert told_of_boot(host)["state"] == "failed" and "GPU 3 is ill" in told_of_boot(host)["reason"]
+    checks["failure"] = ""
+    assert called(host, "boot") == 0
+    assert told_of_boot(host)["state"] == "validated"
+
+
+@pytest.mark.parametrize("text", ["failing", "impossible"])
+def test_a_host_that_is_not_as_it_should_be_is_not_validated(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    have(host, first=text)
+    assert called(host, "boot") == 1
+    assert told_of_boot(host)["state"] == "failed" and checks["asked"] == []
+
+
+def test_what_a_boot_may_not_do_is_no_half_of_it(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = {"second": {"text": "two\n", "allowed_disruption": "service_restart"}}
+    host.write(POLICY, json.dumps({"schema": 1, "policy": policy}))
+    failed = result(host, capsys, "boot")
+    assert failed["code"] == "gpuops.boot_incomplete" and "second/file.write//etc/second" in failed["found"]
+    assert checks["asked"] == []
+
+
+def test_pods_of_before_the_boot_keep_nothing_away(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "pods_seen", lambda _host: ("default/training",))
+    have(host, second="two\n")
+    assert called(host, "boot") == 0
+    assert host.read("/etc/second") == "two\n"
+
+
+@pytest.mark.parametrize("installed, planned", [
+    ({}, {"driver", "nouveau", "toolkit", "mig"}),
+    ({"driver_installed": "580"}, {"toolkit", "mig"}),
+    ({"driver_installed": "580", "toolkit": "1.18"}, {"mig"}),
+])
+def test_a_boot_is_no_upgrade(installed: Dict[str, str], planned: Set[str]) -> None:
+    options = {name: {} for name in ("driver", "nouveau", "toolkit", "mig")}
+    assert set(acts._of_boot(options, HostFacts(**installed))) == planned
+
+
+@pytest.mark.parametrize("facts, expected, is_none", [
+    ({}, None, True), ({}, 8, False), ({"driver_installed": "580"}, None, False)])
+def test_a_machine_without_a_gpu_is_told_from_one_that_has_lost_it(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    facts: Dict[str, str], expected: Optional[int], is_none: bool
+) -> None:
+    monkeypatch.setattr(acts, "host_facts", lambda _host: HostFacts(**facts))
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {"validation": {"expected_gpus": expected}}}))
+    assert called(host, "boot") == 0
+    assert (told_of_boot(host)["state"] == "no_gpus") is is_none
+    assert (checks["asked"] == []) is is_none
+
+
+def test_what_was_cut_off_is_told_from_what_has_ended(host: Host, checks: Dict[str, Any]) -> None:
+    boot_record.begin(host)
+    assert (told_of_boot(host)["state"], told_of_boot(host)["until"]) == ("working", None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}'])
+def test_a_record_of_another_release_tells_nothing(host: Host, text: str) -> None:
+    host.write(boot_record.PATH, text)
+    assert told_of_boot(host) == {}
+
+
+def test_a_full_run_is_no_reason_to_leave_the_host_as_it_is(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(host, first="one\n")
+    write = Host.write
+
+    def full(self: Host, name: str, *words: Any, **more: Any) -> None:
+        if name == boot_record.PATH:
+            raise HostFailed("host.no_space", "full", "space", "free some")
+        write(self, name, *words, **more)
+
+    monkeypatch.setattr(Host, "write", full)
+    assert called(host, "boot") == 0
+    assert host.read("/etc/first") == "one\n"
