@@ -175,8 +175,8 @@ def test_what_a_pod_has_proved_is_not_proved_again(
 ) -> None:
     api.state.nodes = [node("host-1", **offers(2))]
     state = state_of(api.state.nodes[0], [], Probe(
-        expected={"nvidia.com/gpu": 2}, divided=False, image="docker.io/library/busybox:1.37.0", namespace="default",
-        tolerations=[], runtime_class="nvidia"), None)
+        expected={"nvidia.com/gpu": 2}, divided=False, image="docker.io/library/python:3.13.5-slim-bookworm", namespace="default",
+        tolerations=[], runtime_class="nvidia", compute="quick"), None)
     proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
     [[result]] = controller.tasks(
         [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],
