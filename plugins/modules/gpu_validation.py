@@ -132,9 +132,10 @@ options:
     default: []
   pod_trusted_for:
     description:
-      - For how many seconds a pod that got its device counts, so that none is run again while nothing changes. One
-        whose computing came to nothing that is known does not. That is what O(proof) says, where the Node is in the same boot, with the same kernel, kubelet, container runtime
-        and devices, and what offers these runs in the same containers.
+      - For how many seconds a pod that got its device counts, so that none is run again while nothing changes. Where
+        the check C(pod_compute) came to C(unknown), it does not. That is what O(proof) says, where the Node is in the
+        same boot, with the same kernel, kubelet, container runtime and devices, and what offers these runs in the same
+        containers.
       - With V(0) a pod is run every time.
     type: int
     default: 0

@@ -197,7 +197,8 @@ def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple
     runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
     state = state_of(node, there, Probe(
         expected=scope.expected, divided=scope.divided, image=scope.pod_image, namespace=scope.pod_namespace,
-        tolerations=list(scope.pod_tolerations), runtime_class=scope.runtime_class, compute=scope.compute), runtime_class)
+        tolerations=list(scope.pod_tolerations), runtime_class=scope.runtime_class,
+        compute=scope.compute), runtime_class)
     known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
     if known is not None:
         return [known], dict(scope.proof)

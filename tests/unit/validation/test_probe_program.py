@@ -183,8 +183,8 @@ def test_what_is_handed_over_fits_into_an_argument() -> None:
 
 def test_a_board_that_is_wrong_all_over_fits_into_a_termination_message() -> None:
     wrong = tuple(Wrong("prove", "multiprocessor %d" % each, "12345678", "87654321") for each in range(264))
-    proof = Proof(Device("", ""), board="NVIDIA H100", multiprocessors=132, seen=132, wrong=wrong, call="cuLaunchKernel",
-                  code=700, error="é" * 5000, log='"\n' * 5000)
+    proof = Proof(Device("", ""), board="NVIDIA H100", multiprocessors=132, seen=132, wrong=wrong,
+                  call="cuLaunchKernel", code=700, error="é" * 5000, log='"\n' * 5000)
     line = line_of(proof, lacks=["/dev/nvidiactl", "/dev/nvidia-uvm"])
     assert len(line) < KEPT - 100
     found = proof_in(json.loads(line))

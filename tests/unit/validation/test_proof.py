@@ -193,7 +193,7 @@ GOT = Check("pod", PASSED, "got /dev/nvidia0")
 
 
 @pytest.mark.parametrize("checks, evidence", [
-    ([GOT, Check("pod_compute", PASSED, "132 multiprocessors compute")], "got /dev/nvidia0; 132 multiprocessors compute"),
+    ([GOT, Check("pod_compute", PASSED, "132 compute")], "got /dev/nvidia0; 132 compute"),
     ([GOT, Check("pod_compute", SKIPPED, "no python3")], "got /dev/nvidia0; no python3"),
     ([GOT, Check("pod_compute", UNKNOWN, "131 of 132 were seen")], None),
     ([Check("pod", SKIPPED, "all 8 in use")], None),

@@ -45,8 +45,9 @@ def proof_in(said: Mapping[str, Any]) -> Optional[Proof]:
     empty = Proof(GIVEN)
     known = {name: said[name] for name in _NAMES if name in said}
     try:
-        wrong = tuple(Wrong(*map(str, each[:-1]), count=int(each[-1])) for each in said.get("wrong", ()))
-    except (LookupError, TypeError, ValueError):
+        wrong = tuple(Wrong(str(what), str(where), str(expected), str(got), int(count))
+                      for what, where, expected, got, count in said.get("wrong", ()))
+    except (TypeError, ValueError):
         return None
     if not known or not all(isinstance(value, type(getattr(empty, name))) for name, value in known.items()):
         return None

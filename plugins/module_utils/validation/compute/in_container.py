@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from dataclasses import replace
 from typing import List
 
@@ -26,17 +27,18 @@ _MOST_FILES = 3
 
 
 def main(silence: str, limit: str) -> None:
-    """Print the line. silence, limit: seconds that one call, and all of it, may take."""
+    """Say the line. silence, limit: seconds that one call, and all of it, may take."""
+    sys.stdout.write(_computed(float(silence), float(limit)) + "\n")
+
+
+def _computed(silence: float, limit: float) -> str:
     if not _is_glibc():
-        print(unable("its Python is not of glibc, which the driver's library needs"))
-        return
-    level = replace(LEVELS[QUICK], limit=float(limit))
-    (proof,) = prove_all([GIVEN], level, float(silence))
+        return unable("its Python is not of glibc, which the driver's library needs")
+    (proof,) = prove_all([GIVEN], replace(LEVELS[QUICK], limit=limit), silence)
     if proof.call == LIBRARY and "GLIBC_" in proof.error:
-        print(unable("its glibc is too old for the driver's library: %s" % proof.error))
-        return
+        return unable("its glibc is too old for the driver's library: %s" % proof.error)
     lacks = [node for node in _NODES if not os.path.exists(node)] if proof.call else []
-    print(line_of(proof, **{LACKS: lacks, THERE: _files(proof)}))
+    return line_of(proof, **{LACKS: lacks, THERE: _files(proof)})
 
 
 def _is_glibc() -> bool:

@@ -38,23 +38,27 @@ ON_HOST: Remedies = {
     804: "remove the compatibility library of another CUDA from the loader's path",
     999: "see that /dev/nvidia-uvm exists (gpu_driver_activation), then generate the CDI spec again (cdi_spec)",
 }
-_SPEC_AGAIN = "generate the CDI spec again (cdi_spec)"
-# A container has of the driver what the CDI spec mounts, and its environment from the image, the spec and webhooks
+_SPECS_AGAIN = ("generate the CDI spec again (cdi_spec), and delete the device plugin's pod on the node, which writes "
+                "one of its own")
+_NODES = "%s: they have to name the device's nodes; unset CUDA_VISIBLE_DEVICES where the image sets it" % _SPECS_AGAIN
+# A container has of the driver what a CDI spec mounts, and its environment from the image, the spec and webhooks
 IN_CONTAINER: Remedies = {
     **ON_HOST,
-    _NO_LIBRARY: "%s: it has to mount libcuda.so.1 and to run the hooks that make it known (create-symlinks, "
-                 "update-ldcache); then see that the pod's runtime handler applies it (container_runtime)" % _SPEC_AGAIN,
+    _NO_LIBRARY: "%s: they have to mount libcuda.so.1 and to run the hooks that make it known (create-symlinks, "
+                 "update-ldcache); then see that the pod's runtime handler applies them (container_runtime)"
+                 % _SPECS_AGAIN,
     34: "take the toolkit's stub libraries out of the loader's path of the image (LD_LIBRARY_PATH)",
-    100: "%s, so that it names the device's nodes; unset CUDA_VISIBLE_DEVICES where the image sets it" % _SPEC_AGAIN,
-    101: "%s, so that it names the device's nodes; unset CUDA_VISIBLE_DEVICES where the image sets it" % _SPEC_AGAIN,
-    221: "%s: it has to mount libnvidia-ptxjitcompiler.so.1 beside libcuda.so.1; where the host lacks it too, install it "
-         "(role gpu_driver)" % _SPEC_AGAIN,
+    100: _NODES,
+    101: _NODES,
+    221: "%s: they have to mount libnvidia-ptxjitcompiler.so.1 beside libcuda.so.1; where the host lacks it too, "
+         "install it (role gpu_driver)" % _SPECS_AGAIN,
     223: "unset CUDA_DISABLE_JIT and CUDA_DISABLE_PTX_JIT, which the image, the CDI spec or a webhook sets",
-    803: "%s: it mounts the libraries of another version than the loaded module's, unless the image brings its own" % (
-        _SPEC_AGAIN),
+    803: "%s: they mount the libraries of another version than the loaded module's, unless the image brings its own"
+         % _SPECS_AGAIN,
     804: "take the compatibility library of another CUDA (cuda-compat) out of the loader's path of the image "
          "(LD_LIBRARY_PATH)",
-    999: "%s: it has to name /dev/nvidia-uvm; where the host lacks that, run gpu_driver_activation first" % _SPEC_AGAIN,
+    999: "%s: they have to name /dev/nvidia-uvm; where the host lacks that, run gpu_driver_activation first"
+         % _SPECS_AGAIN,
 }
 _LIMITED = {"to_device": "copies to it", "to_host": "copies from it", "memory": "its memory",
             "peer": "copies to a peer"}
