@@ -15,8 +15,8 @@ description:
   - GPUs that the host's driver is not for (virtual functions, those passed through, display cards) are named and not
     counted, see M(gpuops.nvidia.gpu_info).
   - A call of NVML that does not come back within a minute fails the check of the GPUs by its name.
-  - On the cluster, allocatable devices as expected, and a pod that gets the device it asked for. These checks run on
-    the controller and open no connection to the host.
+  - On the cluster, allocatable devices as expected, and a pod that gets the device it asked for and computes on it with
+    what the container runtime has given it. These checks run on the controller and open no connection to the host.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -44,6 +44,8 @@ options:
       - V(standard) takes several seconds a device, one after the other. It does more of the same, and measures copies,
         the device's memory, and copies between GPUs over NVLink. What is far below the board's data sheet fails.
       - V(long) takes up to minutes a device. It also writes and reads all free memory.
+      - The pod that gets a device computes on it as V(quick) does, through the library that the container runtime has
+        given it, unless this is V(none). O(pod_image) has to have what that needs.
       - V(none) computes nothing.
     type: str
     choices: [none, quick, standard, long]
@@ -107,14 +109,16 @@ options:
     default: nvidia.com/gpu
   pod:
     description:
-      - Whether to run a pod that asks for one device.
+      - Whether to run a pod that asks for one device, and computes on it as O(compute) says.
       - Where all are promised to pods, none is run, and one of these has to have started within O(timeout).
     type: bool
     default: true
   pod_image:
-    description: Image of that pod; any image with a shell.
+    description:
+      - Image of that pod; any image with a shell. To compute it needs Python 3.9 or newer and glibc, as the driver's
+        library does. With another one the check C(pod_compute) is skipped, and says so.
     type: str
-    default: docker.io/library/busybox:1.37.0
+    default: docker.io/library/python:3.13.5-slim-bookworm
   pod_namespace:
     description: Namespace of that pod.
     type: str
@@ -128,9 +132,10 @@ options:
     default: []
   pod_trusted_for:
     description:
-      - For how many seconds a pod that got its device counts, so that none is run again while nothing changes.
-        That is what O(proof) says, where the Node is in the same boot, with the same kernel, kubelet, container runtime
-        and devices, and what offers these runs in the same containers.
+      - For how many seconds a pod that got its device counts, so that none is run again while nothing changes. Where
+        the check C(pod_compute) came to C(unknown), it does not. That is what O(proof) says, where the Node is in the
+        same boot, with the same kernel, kubelet, container runtime and devices, and what offers these runs in the same
+        containers.
       - With V(0) a pod is run every time.
     type: int
     default: 0

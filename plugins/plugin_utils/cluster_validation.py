@@ -20,6 +20,7 @@ from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
+from ..module_utils.validation.compute.levels import NONE, QUICK
 from ..module_utils.validation.on_cluster import (
     PROBE_LABELS,
     Probe,
@@ -32,6 +33,7 @@ from ..module_utils.validation.on_cluster import (
     not_ready,
     offered_otherwise,
     offers_none,
+    pod_computed,
     pod_got_its_device,
     probe_pod,
     proof_of,
@@ -42,6 +44,7 @@ from ..module_utils.validation.on_cluster import (
 )
 from ..module_utils.validation.status import FAILED, PASSED
 from ..module_utils.validation.verdict import raise_if_unhealthy
+from .probe_program import probe_program
 
 Proof = Dict[str, Any]
 SLICES = ("resource.k8s.io", "resourceslices")
@@ -58,6 +61,7 @@ class ClusterScope:
 
     expected: {extended resource: devices}; only: whether the node must offer no other resource of the device plugin.
     divided:  whether what is offered by the name of GPUs are MIG devices.
+    compute:  how thoroughly the pod computes on the device that it got, one of validation.compute.levels.
     proof:    what a pod has proved earlier; pod_trusted_for: for how many seconds that counts while nothing changes.
     """
 
@@ -65,6 +69,7 @@ class ClusterScope:
     expected: Mapping[str, int]
     only: bool
     divided: bool
+    compute: str
     runtime_class: str
     pod: bool
     pod_image: str
@@ -90,6 +95,8 @@ class ClusterScope:
             only=bool(options["expected_resources"] or options["devices"]),
             divided=bool((options["devices"] or {}).get("divided"))
             and strategy_of(options["device_plugin_config"]) == SINGLE,
+            # One container need not show again what the host has: that the runtime has given it all that it needs
+            compute=NONE if options["compute"] == NONE else QUICK,
             runtime_class=options["runtime_class"] or options["handler"],
             pod=options["pod"],
             pod_image=options["pod_image"],
@@ -153,8 +160,8 @@ def validate_cluster(
     proof: Proof = unproved(scope.proof)
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if check.status == PASSED and scope.pod and not check_mode and sum(scope.expected.values()) > 0:
-        check, proof = _pod(cluster, scope, node)
-        checks.append(check)
+        of_pod, proof = _pod(cluster, scope, node)
+        checks += of_pod
         raise_if_unhealthy(checks, "node %s" % scope.node)
     return tuple(checks), proof
 
@@ -184,35 +191,34 @@ def _are_claimed(cluster: Client, node: str) -> bool:
     return may(cluster, "list", *SLICES) and bool(published(cluster, node))
 
 
-def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple[Check, Proof]:
+def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple[List[Check], Proof]:
     """A node whose devices are all at work is well: a probe would wait until its time is over."""
     there = read_pods(cluster, scope.node)
     runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
     state = state_of(node, there, Probe(
         expected=scope.expected, divided=scope.divided, image=scope.pod_image, namespace=scope.pod_namespace,
-        tolerations=list(scope.pod_tolerations), runtime_class=scope.runtime_class), runtime_class)
+        tolerations=list(scope.pod_tolerations), runtime_class=scope.runtime_class,
+        compute=scope.compute), runtime_class)
     known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
     if known is not None:
-        return known, dict(scope.proof)
+        return [known], dict(scope.proof)
     ends = time.monotonic() + scope.timeout
     while True:
         left = ends - time.monotonic()
         free = _free(node, scope, there)
         if free is None:
-            check = all_in_use(node, scope.expected, [str(pod) for pod in gpu_pods(there)], _at_work(there))
-            final = check.status != FAILED
+            checks = [all_in_use(node, scope.expected, [str(pod) for pod in gpu_pods(there)], _at_work(there))]
+            final = checks[0].status != FAILED
         else:
             # One that we may make and not take away would stay
             require(cluster, probe_rights(scope.pod_namespace))
             _sweep(cluster, scope)
-            check, final = _probe(cluster, scope, node, free, runtime_class is not None, max(left, POLL_S))
+            checks, final = _probe(cluster, scope, node, free, runtime_class is not None, max(left, POLL_S))
         if final or left <= 0:
             break
         time.sleep(POLL_S)
         there = read_pods(cluster, scope.node)
-    if check.status != PASSED:
-        return check, unproved(scope.proof)
-    return check, proof_of(check, state, int(time.time()), scope.proof)
+    return checks, proof_of(checks, state, int(time.time()), scope.proof)
 
 
 def _free(node: Mapping[str, Any], scope: ClusterScope, there: Sequence[Mapping[str, Any]]) -> Optional[str]:
@@ -239,8 +245,8 @@ def _sweep(cluster: Client, scope: ClusterScope) -> None:
 
 def _probe(
     cluster: Client, scope: ClusterScope, node: Mapping[str, Any], resource: str, has_class: bool, limit: float
-) -> Tuple[Check, bool]:
-    """(the check, whether it says something of the node: a pod that lost its place to another one's does not).
+) -> Tuple[List[Check], bool]:
+    """(the checks, whether they say something of the node: a pod that lost its place to another one's does not).
 
     has_class: whether the cluster has the RuntimeClass; without it, the pod asks for none.
     limit: seconds that it is waited for.
@@ -249,16 +255,20 @@ def _probe(
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     wanted = probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image, runtime_class,
-                       int(scope.timeout) + LEFT_BEHIND_S, [*tolerations(scope.startup_taint), *scope.pod_tolerations])
+                       int(scope.timeout) + LEFT_BEHIND_S, [*tolerations(scope.startup_taint), *scope.pod_tolerations],
+                       [] if scope.compute == NONE else probe_program(scope.timeout))
     divided = scope.divided or resource.startswith(MIG)
     displaced = Check("pod", FAILED, "pods of others came before the one that was to ask for a device, and again",
                       "validate again when the node's queue is shorter")
 
-    def judge() -> Tuple[Tuple[Check, bool], bool]:
+    def judge() -> Tuple[Tuple[List[Check], bool], bool]:
         pod = cluster.find("%s/%s" % (pods, name))
         if pod is None or (unschedulable(pod) and _free(node, scope, read_pods(cluster, scope.node)) is None):
-            return (displaced, False), True
-        return (pod_got_its_device(pod, time.monotonic() - started, divided), True), ended(pod)
+            return ([displaced], False), True
+        checks = [pod_got_its_device(pod, time.monotonic() - started, divided)]
+        if checks[0].status == PASSED:
+            checks.append(pod_computed(pod, scope.compute, scope.pod_image))
+        return (checks, True), ended(pod)
 
     uid = _created(cluster, pods, wanted)
     started = time.monotonic()

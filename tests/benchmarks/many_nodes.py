@@ -50,6 +50,7 @@ IMAGES = 50
 # Those that need no node to be rolled out
 BROUGHT = ["gpu_feature_discovery", "device_plugin", "dcgm_exporter"]
 PROBE_IMAGE = defaults("gpu_validation")["gpu_validation_pod_image"]
+COMPUTE = defaults("gpu_validation")["gpu_validation_compute"]
 # What is promised
 PEAK_MIB, CPU_SECONDS_A_HOST, FULL_LISTS = 300.0, 0.05, 1
 MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "peak_mib": "the memory"}
@@ -220,7 +221,7 @@ def proved(kubeconfig: str, node_name: str) -> Dict[str, Any]:
     """What a host keeps of a pod that has just proved its node."""
     cluster = Client(Connection(kubeconfig=kubeconfig))
     asked = Probe(expected={"nvidia.com/gpu": GPUS}, divided=False, image=PROBE_IMAGE, namespace="default",
-                  tolerations=[], runtime_class="nvidia")
+                  tolerations=[], runtime_class="nvidia", compute=COMPUTE)
     state = state_of(cluster.get("%s/%s" % (NODES, node_name)), [], asked,
                      cluster.find("/apis/node.k8s.io/v1/runtimeclasses/nvidia"))
     return {"of": state, "at": int(time.time()), "evidence": "", "changes": ""}

@@ -23,7 +23,7 @@ ARGUMENTS: Dict[str, Any] = {
     "node_name": {"type": "str"},
     "resource": {"type": "str", "default": "nvidia.com/gpu"},
     "pod": {"type": "bool", "default": True},
-    "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
+    "pod_image": {"type": "str", "default": "docker.io/library/python:3.13.5-slim-bookworm"},
     "pod_namespace": {"type": "str", "default": "default"},
     "pod_tolerations": {"type": "list", "elements": "dict", "default": []},
     "pod_trusted_for": {"type": "int", "default": 0},

@@ -1,8 +1,10 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the cluster must show of a validated node: GPUs on offer, and a pod that gets what it asked for. Pure."""
+"""What the cluster must show of a validated node: GPUs on offer, and a pod that gets what it asked for and computes on
+it. Pure."""
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
@@ -11,12 +13,26 @@ from ..core.plan import digest
 from ..core.quantities import nvidia_resources
 from ..core.times import epoch
 from .checks import Check
-from .status import FAILED, PASSED, SKIPPED
+from .compute.carried import LACKS, THERE, UNABLE, proof_in
+from .compute.levels import NONE
+from .compute.verdict import IN_CONTAINER, judged
+from .status import FAILED, PASSED, SKIPPED, UNKNOWN
 
-# Prints the device nodes of GPUs and MIG instances that the container was given; the kubelet reports it in the pod's
-# status.
-PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$' | sort -u | tr '\\n' ' ' "
-         "> /dev/termination-log")
+# Writes down what the kubelet reports in the pod's status: on the first line the device nodes of GPUs and MIG instances
+# that the container was given; then what its arguments, those of a Python, have computed, where there are any.
+PROBE = """
+{ ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$' | sort -u | tr '\\n' ' '; echo; } \\
+    > /dev/termination-log || exit 1
+[ $# -eq 0 ] && exit 0
+{
+    if command -v python3 > /dev/null; then
+        python3 -I -B -c "$@" || echo "python3 ended with $?"
+    else
+        echo '{"unable": "it has no python3"}'
+    fi
+} >> /dev/termination-log
+exit 0
+"""
 PROBE_CONTAINER = "probe"
 # By default our device plugin comes where it is "true", and whoever sets it otherwise is obeyed
 ADMITS_PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
@@ -29,6 +45,10 @@ OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
 # Istio's and Linkerd's marks of a pod that gets no proxy; the former reads the label, the latter the annotation
 ALONE = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
 NOBODY = 65534
+# What a container may have, of which it is promised the first. The driver's library and its compiler take some hundred
+# MiB of the host's memory, and seconds of a processor
+_AMOUNTS = {"cpu": "100m", "memory": "64Mi"}
+_AMOUNTS_TO_COMPUTE = {"cpu": "1", "memory": "1Gi"}
 
 # Conditions under which a kubelet starts no pod, while the node offers what it did
 OF_KUBELET = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
@@ -117,7 +137,10 @@ def all_in_use(
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe asks for, and what the node is expected to offer; see the options of the module gpu_validation."""
+    """What a probe asks for, and what the node is expected to offer; see the options of the module gpu_validation.
+
+    compute: how thoroughly it computes, one of compute.levels.
+    """
 
     expected: Mapping[str, int]
     divided: bool
@@ -125,6 +148,7 @@ class Probe:
     namespace: str
     tolerations: Sequence[Mapping[str, Any]]
     runtime_class: str
+    compute: str
 
 
 def state_of(
@@ -165,9 +189,14 @@ def unproved(proof: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: value for name, value in proof.items() if name == "changes"}
 
 
-def proof_of(check: Check, state: str, at: int, before: Mapping[str, Any]) -> Dict[str, Any]:
-    """What a probe that has passed proves. at: when, in seconds since the epoch; before: what the host said."""
-    return {**unproved(before), "of": state, "at": at, "evidence": check.evidence}
+def proof_of(checks: Sequence[Check], state: str, at: int, before: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a probe proves: nothing, unless it got its device, and nothing that it should have shown is unknown.
+
+    at: when, in seconds since the epoch; before: what the host said.
+    """
+    if checks[0].status != PASSED or any(check.status not in (PASSED, SKIPPED) for check in checks):
+        return unproved(before)
+    return {**unproved(before), "of": state, "at": at, "evidence": "; ".join(check.evidence for check in checks)}
 
 
 def proved(proof: Mapping[str, Any], state: str, now: int, trusted_for: int) -> Optional[Check]:
@@ -185,17 +214,17 @@ def _counts(node: Mapping[str, Any]) -> Dict[str, int]:
 
 def probe_pod(
     name: str, namespace: str, node: str, resource: str, image: str, runtime_class: Optional[str], seconds: int,
-    tolerations: Sequence[Mapping[str, Any]] = ()
+    tolerations: Sequence[Mapping[str, Any]] = (), program: Sequence[str] = ()
 ) -> Dict[str, Any]:
-    """A pod that asks for one device on one node and says which it got.
+    """A pod that asks for one device on one node, says which it got, and computes on it.
 
     It is one that a namespace takes with the restricted Pod Security Standard and with quotas for what it computes
     with (https://kubernetes.io/docs/concepts/security/pod-security-standards/), and wants no proxy beside it. It goes
     to its node as the pods of a DaemonSet do, for the label with the host's name may be another than the Node's.
     seconds: after which the kubelet ends it, so that it gives its device back also where nobody lives to delete it.
-    tolerations: beside those of its own.
+    tolerations: beside those of its own. program: what its Python is given to compute with, nothing where it is not to.
     """
-    amounts = {"cpu": "100m", "memory": "64Mi"}
+    amounts = _AMOUNTS_TO_COMPUTE if program else _AMOUNTS
     spec: Dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": seconds,
@@ -215,8 +244,8 @@ def probe_pod(
                 "name": PROBE_CONTAINER,
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["/bin/sh", "-c", PROBE],
-                "resources": {"requests": dict(amounts), "limits": {**amounts, resource: "1"}},
+                "command": ["/bin/sh", "-c", PROBE, "probe", *program],
+                "resources": {"requests": dict(_AMOUNTS), "limits": {**amounts, resource: "1"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             }
         ],
@@ -262,9 +291,14 @@ def pod_got_its_device(pod: Mapping[str, Any], waited_s: float, divided: bool) -
     name, status = "pod", pod.get("status") or {}
     if not ended(pod):
         seen = "the pod is %s after %.0f s%s" % (status.get("phase", "unknown"), waited_s, _why(status))
+        if any("running" in state for state in _states(status)):
+            return Check(name, FAILED, "%s, and its container runs" % seen,
+                         "where it had only just begun, raise `gpu_validation_timeout`; one that does not end sleeps "
+                         "in the driver: read the kernel log for NVRM and Xid messages, drain the node and reboot it")
         return Check(name, FAILED, seen, "kubectl describe the pod's node and the device plugin's pod on it")
     message, code = _termination(status)
-    devices, capabilities = re.findall(r"nvidia\d+", message), re.findall(r"nvidia-cap\d+", message)
+    nodes = message.partition("\n")[0]
+    devices, capabilities = re.findall(r"nvidia\d+", nodes), re.findall(r"nvidia-cap\d+", nodes)
     if code != 0 or len(devices) != 1 or (divided and len(capabilities) != 2):
         return Check(name, FAILED, "the pod ended with %s and saw %s%s"
                      % (code, " ".join([*devices, *capabilities]) or "no GPU", _why(status)),
@@ -273,12 +307,53 @@ def pod_got_its_device(pod: Mapping[str, Any], waited_s: float, divided: bool) -
         ["/dev/" + devices[0], *("/dev/nvidia-caps/" + each for each in capabilities if divided)]))
 
 
+def pod_computed(pod: Mapping[str, Any], compute: str, image: str) -> Check:
+    """What computing in a pod has shown that got its device. An image that cannot compute says nothing of the node."""
+    name = "pod_compute"
+    if compute == NONE:
+        return Check(name, SKIPPED, "computing was not asked for")
+    line = _termination(pod.get("status") or {})[0].partition("\n")[2].strip()
+    said = _read(line)
+    if UNABLE in said:
+        return Check(name, SKIPPED, "the pod could not compute, %s: %s" % (image, said[UNABLE]),
+                     "set `gpu_validation_pod_image` to an image with glibc and Python 3.9 or newer, such as the "
+                     "default, or `gpu_validation_compute` to none")
+    proof = proof_in(said)
+    if proof is None:
+        return Check(name, UNKNOWN, "the pod said of its computing: %s" % (line[:200] or "nothing"))
+    verdict = judged(proof, IN_CONTAINER)
+    told = [verdict.evidence, *(["the container has no %s" % _listed(said[LACKS])] if said.get(LACKS) else []),
+            *(["it has %s, which its loader does not find" % _listed(said[THERE])] if said.get(THERE) else [])]
+    if verdict.status == PASSED and proof.board:
+        told.append(proof.board)
+    return Check(name, verdict.status, "; ".join(told), verdict.remedy)
+
+
+def _read(line: str) -> Mapping[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _listed(words: Sequence[Any]) -> str:
+    return ", ".join(map(str, words))
+
+
 def _termination(status: Mapping[str, Any]) -> Tuple[str, Any]:
-    for container in status.get("containerStatuses") or ():
-        terminated = (container.get("state") or {}).get("terminated")
-        if terminated and container.get("name") == PROBE_CONTAINER:
-            return terminated.get("message", ""), terminated.get("exitCode")
+    for state in _states(status):
+        terminated = state.get("terminated")
+        if terminated:
+            return terminated.get("message") or "", terminated.get("exitCode")
     return "", None
+
+
+def _states(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The state of the probe's container, where the pod has one already."""
+    for container in status.get("containerStatuses") or ():
+        if container.get("name") == PROBE_CONTAINER:
+            yield container.get("state") or {}
 
 
 def _why(status: Mapping[str, Any]) -> str:

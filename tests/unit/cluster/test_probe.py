@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 from cluster_objects import h100_node, pod
@@ -59,8 +59,15 @@ def test_it_is_known_however_it_came_to_be(client: Client, answers: List[Any]) -
 
 
 GPU = "nvidia.com/gpu"
-PASSES = {"phase": "Succeeded", "containerStatuses": [
-    {"name": "probe", "state": {"terminated": {"exitCode": 0, "message": "nvidia0 "}}}]}
+
+
+def says(line: str) -> Dict[str, Any]:
+    """The status of a probe that got its device, and said this of its computing."""
+    return {"phase": "Succeeded", "containerStatuses": [
+        {"name": "probe", "state": {"terminated": {"exitCode": 0, "message": "nvidia0 \n" + line}}}]}
+
+
+PASSES = says('{"board": "NVIDIA H100", "multiprocessors": 132, "seen": 132}')
 NO_PLACE = {"phase": "Pending", "conditions": [
     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient nvidia.com/gpu"}]}
 WAITS = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": {
@@ -115,11 +122,15 @@ class Cluster:
 
 def found(cluster: Any, **more: Any) -> Check:
     """The last check."""
+    return validated(cluster, **more)[0][-1]
+
+
+def validated(cluster: Any, **more: Any) -> Tuple[Tuple[Check, ...], Dict[str, Any]]:
     scope: Dict[str, Any] = {
         "node": "gpu-1", "expected": {GPU: 8}, "only": True, "divided": False, "runtime_class": "nvidia", "pod": True,
         "pod_image": "busybox", "pod_namespace": "default", "pod_tolerations": [], "pod_trusted_for": 0, "proof": {},
-        "startup_taint": "", "timeout": 0.4, "access": Connection(), **more}
-    return validate_cluster(cluster, ClusterScope(**scope), False)[0][-1]
+        "startup_taint": "", "timeout": 0.4, "access": Connection(), "compute": "quick", **more}
+    return validate_cluster(cluster, ClusterScope(**scope), False)
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +222,44 @@ class TestAProbe:
         old["spec"]["activeDeadlineSeconds"] = 180
         cluster = Cluster(h100_node(), [old], [PASSES])
         assert found(cluster).status == "passed" and ("gpuops-validation-old" in cluster.deleted) is goes
+
+
+class TestComputingInIt:
+    def test_is_a_check_of_its_own_beside_the_device(self) -> None:
+        checks, proof = validated(Cluster(h100_node(), [], [PASSES]))
+        assert [(check.name, check.status) for check in checks] == [
+            ("allocatable", "passed"), ("pod", "passed"), ("pod_compute", "passed")]
+        assert proof["evidence"] == (
+            "a pod that asked for one device got /dev/nvidia0; 132 multiprocessors compute; NVIDIA H100")
+
+    def test_that_fails_is_the_nodes_failure_with_all_that_was_found(self) -> None:
+        line = '{"call": "cuInit", "code": 999, "error": "CUDA_ERROR_UNKNOWN", "lacks": ["/dev/nvidia-uvm"]}'
+        cluster = Cluster(h100_node(), [], [says(line)])
+        with pytest.raises(GpuOpsError, match="gpu-1 fails pod_compute: cuInit: .*has no /dev/nvidia-uvm") as told:
+            found(cluster)
+        assert "cdi_spec" in told.value.result()["remedy"] and len(cluster.deleted) == 1
+        assert [check["name"] for check in told.value.result()["checks"]] == ["allocatable", "pod", "pod_compute"]
+
+    def test_that_tells_nothing_is_no_failure_and_no_proof(self) -> None:
+        checks, proof = validated(Cluster(h100_node(), [], [says("python3 ended with 1")]))
+        assert (checks[-1].status, proof) == ("unknown", {}) and "ended with 1" in checks[-1].evidence
+
+    def test_that_the_image_cannot_do_says_how_to_let_it(self) -> None:
+        checks, proof = validated(Cluster(h100_node(), [], [says('{"unable": "it has no python3"}')]))
+        assert checks[-1].status == "skipped" and "busybox: it has no python3" in checks[-1].evidence
+        assert "gpu_validation_pod_image" in checks[-1].remedy and proof["at"]
+
+    def test_is_left_out_where_none_is_asked_for(self) -> None:
+        cluster = Cluster(h100_node(), [], [says("")])
+        assert found(cluster, compute="none").evidence == "computing was not asked for"
+        (container,) = cluster.made[0]["spec"]["containers"]
+        assert len(container["command"]) == 4 and container["resources"]["limits"]["memory"] == "64Mi"
+
+    def test_that_does_not_end_is_told_by_its_container(self) -> None:
+        runs = {"phase": "Running", "containerStatuses": [{"name": "probe", "state": {"running": {}}}]}
+        with pytest.raises(GpuOpsError, match="and its container runs") as told:
+            found(Cluster(h100_node(), [], [runs]))
+        assert "reboot" in told.value.result()["remedy"]
 
 
 class TestANode:

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluste
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils import many_hosts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import PlayCluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, NO_ANSWER, Clients
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import defaults
 
 PLAYBOOKS = REPOSITORY / "playbooks"
 HOSTS = ("host-1", "host-2", "host-3")
@@ -175,8 +176,8 @@ def test_what_a_pod_has_proved_is_not_proved_again(
 ) -> None:
     api.state.nodes = [node("host-1", **offers(2))]
     state = state_of(api.state.nodes[0], [], Probe(
-        expected={"nvidia.com/gpu": 2}, divided=False, image="docker.io/library/busybox:1.37.0", namespace="default",
-        tolerations=[], runtime_class="nvidia"), None)
+        expected={"nvidia.com/gpu": 2}, divided=False, image=defaults("gpu_validation")["gpu_validation_pod_image"],
+        namespace="default", tolerations=[], runtime_class="nvidia", compute="quick"), None)
     proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
     [[result]] = controller.tasks(
         [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import JOURNAL
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import PASSED, SKIPPED, Check
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import PASSED, SKIPPED, UNKNOWN, Check
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
     Probe,
     proof_of,
@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.proof imp
 
 PROOF = {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0"}
 ASKED = Probe(expected={"nvidia.com/gpu": 2}, divided=False, image="busybox", namespace="default", tolerations=[],
-              runtime_class="nvidia")
+              runtime_class="nvidia", compute="quick")
 
 
 @pytest.fixture
@@ -156,6 +156,8 @@ STATE = state_of(node(), [plugin()], ASKED, CLASS)
     # Its kubelet starts no pod any more, and what it offered is on offer still
     state_of(node(ready="Unknown"), [plugin()], ASKED, CLASS),
     state_of(node(), [plugin()], replace(ASKED, image="alpine"), CLASS),
+    # One that has only seen its device has not computed on it
+    state_of(node(), [plugin()], replace(ASKED, compute="none"), CLASS),
     state_of(node(), [plugin()], replace(ASKED, tolerations=[{"operator": "Exists"}]), CLASS),
     state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED,
              CLASS),
@@ -177,7 +179,7 @@ def test_what_does_not_matter_changes_nothing(pods: List[Dict[str, Any]]) -> Non
 
 def test_it_counts_for_so_long_and_not_from_the_future() -> None:
     read = {"of": "old", "at": 1, "changes": "1 2 3"}
-    proof = proof_of(Check("pod", PASSED, "a pod got /dev/nvidia0"), STATE, 1000, read)
+    proof = proof_of([Check("pod", PASSED, "a pod got /dev/nvidia0")], STATE, 1000, read)
     assert proof == {"of": STATE, "at": 1000, "evidence": "a pod got /dev/nvidia0", "changes": "1 2 3"}
     told = proved(proof, STATE, 1000 + 600, 601)
     assert told is not None and told.status == SKIPPED
@@ -185,3 +187,16 @@ def test_it_counts_for_so_long_and_not_from_the_future() -> None:
     assert [proved(proof, STATE, now, seconds) for now, seconds in (
         (1600, 600), (999, 600), (1000, 0))] == [None, None, None]
     assert proved({}, STATE, 1000, 600) is None and proved({**proof, "at": "x"}, STATE, 1000, 600) is None
+
+
+GOT = Check("pod", PASSED, "got /dev/nvidia0")
+
+
+@pytest.mark.parametrize("checks, evidence", [
+    ([GOT, Check("pod_compute", PASSED, "132 compute")], "got /dev/nvidia0; 132 compute"),
+    ([GOT, Check("pod_compute", SKIPPED, "no python3")], "got /dev/nvidia0; no python3"),
+    ([GOT, Check("pod_compute", UNKNOWN, "131 of 132 were seen")], None),
+    ([Check("pod", SKIPPED, "all 8 in use")], None),
+])
+def test_what_a_pod_has_not_shown_is_no_proof(checks: List[Check], evidence: Any) -> None:
+    assert proof_of(checks, STATE, 1000, {"changes": "1"}).get("evidence") == evidence

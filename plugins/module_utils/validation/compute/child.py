@@ -36,10 +36,11 @@ _STREAMING, _STREAMING_THREADS = 8, 256
 _MASKS = (0, 0xFFFFFFFF)
 # What the driver and others may need meanwhile of memory that is written as a whole
 _SPARED = 256 * MIB
-# The driver writes no compiled program into a home directory, loads no libraries before they are needed, numbers
-# devices as the bus does, and finds no daemon that shares them (MPS): its server would stay on the device
-_ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1", "CUDA_FORCE_PRELOAD_LIBRARIES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                "CUDA_MPS_PIPE_DIRECTORY": "/dev/null/none"}
+# The driver writes no compiled program into a home directory, and loads no libraries before they are needed
+_ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1", "CUDA_FORCE_PRELOAD_LIBRARIES": "0"}
+# On a host it numbers devices as the bus does, and finds no daemon that shares them (MPS): its server would stay on the
+# device
+_OF_HOST = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MPS_PIPE_DIRECTORY": "/dev/null/none"}
 # What no result is: each program has to write over it
 _STALE = 0xFF
 # Of the task's own environment, those that would change which device is seen, and how
@@ -49,10 +50,13 @@ _OTHERS = ("CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES", "CUDA_DISABLE_JIT",
 
 
 def prove(say: Say, uuid: str, level: Level) -> None:
-    """Compute on the device of this UUID, and say everything as soon as it is known."""
+    """Compute on the device of this UUID, and say everything as soon as it is known.
+
+    uuid: '' is the one device that this container was given.
+    """
     begun = time.monotonic()
     with _saying_failure(say):
-        cuda, (device,) = _opened(say, [uuid])
+        cuda, (device,) = _opened(say, [uuid]) if uuid else _given(say)
         multiprocessors = cuda.attribute(device, MULTIPROCESSORS)
         say(board=cuda.name(device), multiprocessors=multiprocessors,
             exclusive=cuda.attribute(device, COMPUTE_MODE) != 0)
@@ -87,7 +91,7 @@ def _opened(say: Say, uuids: Sequence[str]) -> Tuple[Cuda, List[int]]:
     """The library, and the numbers of these devices: it is to see them alone, in this order."""
     for name in _OTHERS:
         os.environ.pop(name, None)
-    os.environ.update(_ENVIRONMENT, CUDA_VISIBLE_DEVICES=",".join(uuids))
+    os.environ.update({**_ENVIRONMENT, **_OF_HOST}, CUDA_VISIBLE_DEVICES=",".join(uuids))
     cuda = Cuda(lambda call: say(call=call))
     count = cuda.open()
     seen = [cuda.uuid(device) for device in range(count)]
@@ -96,6 +100,16 @@ def _opened(say: Say, uuids: Sequence[str]) -> Tuple[Cuda, List[int]]:
         raise CudaFailed("cuDeviceGetUuid_v2", 0, "the library shows %s, not %s" % (
             ", ".join(seen) or "no device", ", ".join(wanted)))
     return cuda, list(range(count))
+
+
+def _given(say: Say) -> Tuple[Cuda, List[int]]:
+    """The library and the device as a container has them: what its environment says is a part of that."""
+    os.environ.update(_ENVIRONMENT)
+    cuda = Cuda(lambda call: say(call=call))
+    count = cuda.open()
+    if count != 1:
+        raise CudaFailed("cuDeviceGetCount", 0, "the library shows %d devices, not one" % count)
+    return cuda, [0]
 
 
 class _Work:

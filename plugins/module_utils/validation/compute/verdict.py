@@ -6,7 +6,7 @@ Errors and their causes: cuda.h, CUresult, and what users of CUDA report of each
 """
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Sequence, Tuple
+from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
 
 from ...hardware.cuda import LIBRARY
 from ..status import FAILED, PASSED, SKIPPED, UNKNOWN
@@ -19,7 +19,12 @@ _FULL, _BUSY = 2, 46
 _OF_OURS = (200, 209, 218, 222, 223, 500, *range(805, 811))
 _REPLACE = "drain the node, reset the GPU and validate again; one that computes wrongly twice is to be replaced"
 _KERNEL_LOG = "read the kernel log for NVRM and Xid messages"
-_REMEDIES: Dict[int, str] = {
+Remedies = Mapping[int, str]
+# Where the library itself is not found, there is no number
+_NO_LIBRARY = 0
+# By the number of an error
+ON_HOST: Remedies = {
+    _NO_LIBRARY: "install the driver's library for computing (libcuda.so.1: role gpu_driver)",
     34: "remove the directory of the toolkit's stub libraries from the loader's path",
     100: "see that the GPU's device nodes exist (gpu_driver_activation)",
     101: "see that the GPU's device nodes exist (gpu_driver_activation)",
@@ -33,6 +38,28 @@ _REMEDIES: Dict[int, str] = {
     804: "remove the compatibility library of another CUDA from the loader's path",
     999: "see that /dev/nvidia-uvm exists (gpu_driver_activation), then generate the CDI spec again (cdi_spec)",
 }
+_SPECS_AGAIN = ("generate the CDI spec again (cdi_spec), and delete the device plugin's pod on the node, which writes "
+                "one of its own")
+_NODES = "%s: they have to name the device's nodes; unset CUDA_VISIBLE_DEVICES where the image sets it" % _SPECS_AGAIN
+# A container has of the driver what a CDI spec mounts, and its environment from the image, the spec and webhooks
+IN_CONTAINER: Remedies = {
+    **ON_HOST,
+    _NO_LIBRARY: "%s: they have to mount libcuda.so.1 and to run the hooks that make it known (create-symlinks, "
+                 "update-ldcache); then see that the pod's runtime handler applies them (container_runtime)"
+                 % _SPECS_AGAIN,
+    34: "take the toolkit's stub libraries out of the loader's path of the image (LD_LIBRARY_PATH)",
+    100: _NODES,
+    101: _NODES,
+    221: "%s: they have to mount libnvidia-ptxjitcompiler.so.1 beside libcuda.so.1; where the host lacks it too, "
+         "install it (role gpu_driver)" % _SPECS_AGAIN,
+    223: "unset CUDA_DISABLE_JIT and CUDA_DISABLE_PTX_JIT, which the image, the CDI spec or a webhook sets",
+    803: "%s: they mount the libraries of another version than the loaded module's, unless the image brings its own"
+         % _SPECS_AGAIN,
+    804: "take the compatibility library of another CUDA (cuda-compat) out of the loader's path of the image "
+         "(LD_LIBRARY_PATH)",
+    999: "%s: they have to name /dev/nvidia-uvm; where the host lacks that, run gpu_driver_activation first"
+         % _SPECS_AGAIN,
+}
 _LIMITED = {"to_device": "copies to it", "to_host": "copies from it", "memory": "its memory",
             "peer": "copies to a peer"}
 
@@ -45,21 +72,22 @@ class Verdict(NamedTuple):
     remedy: str = ""
 
 
-def judged(proof: Proof) -> Verdict:
+def judged(proof: Proof, remedies: Remedies = ON_HOST) -> Verdict:
     """What is known of a device: wrong numbers weigh more than a call that failed after them.
 
     What shows nothing does not lift what has failed before.
+    remedies: ON_HOST or IN_CONTAINER, as it was computed there.
     """
-    now = _now(proof)
+    now = _now(proof, remedies)
     if proof.earlier and now.status in (SKIPPED, UNKNOWN):
         return Verdict(FAILED, "%s before, and nothing has passed since (%s)" % (proof.earlier, now.evidence), _REPLACE)
     return now
 
 
-def _now(proof: Proof) -> Verdict:
+def _now(proof: Proof, remedies: Remedies) -> Verdict:
     # A process of ours that hangs there is no use of it
     if proof.left and proof.call:
-        return _of_call(proof)
+        return _of_call(proof, remedies)
     if proof.device.unknown:
         return Verdict(UNKNOWN, proof.device.unknown)
     if proof.device.in_use:
@@ -69,7 +97,7 @@ def _now(proof: Proof) -> Verdict:
     if proof.wrong:
         return Verdict(FAILED, "computes wrongly: %s" % _told(proof.wrong), _REPLACE)
     if proof.call:
-        return _of_call(proof)
+        return _of_call(proof, remedies)
     if proof.seen < proof.multiprocessors:
         return Verdict(UNKNOWN, "%d of %d multiprocessors were seen to compute" % (proof.seen, proof.multiprocessors))
     if proof.unwritten > proof.written:
@@ -92,7 +120,7 @@ def _judged_rates(proof: Proof) -> Dict[str, float]:
     return {what: rate for what, rate in proof.rates.items() if what != "peer" or proof.device.switched}
 
 
-def _of_call(proof: Proof) -> Verdict:
+def _of_call(proof: Proof, remedies: Remedies) -> Verdict:
     if proof.left or proof.hung:
         return Verdict(FAILED, "%s had not answered%s%s" % (
             proof.call, " after %.0f s" % proof.hung if proof.hung else "",
@@ -104,10 +132,10 @@ def _of_call(proof: Proof) -> Verdict:
     if proof.code == _FULL or (proof.code == _BUSY and proof.exclusive):
         return Verdict(SKIPPED, "in use: %s" % told)
     if proof.code in _OF_OURS or (proof.code == 0 and proof.call != LIBRARY):
-        return Verdict(UNKNOWN, told + ("; %s" % proof.log if proof.log else ""))
-    if proof.code == 0:
-        return Verdict(FAILED, told, "install the driver's library for computing (libcuda.so.1: role gpu_driver)")
-    return Verdict(FAILED, told, _REMEDIES.get(proof.code, _KERNEL_LOG + ", drain the node and reset the GPU"))
+        # Without a number it is no call of the library's that failed, but what we made of its answer
+        remedy = remedies.get(proof.code, "") if proof.code else ""
+        return Verdict(UNKNOWN, told + ("; %s" % proof.log if proof.log else ""), remedy)
+    return Verdict(FAILED, told, remedies.get(proof.code, _KERNEL_LOG + ", drain the node and reset the GPU"))
 
 
 def _told(wrong: Sequence[Wrong], most: int = 3) -> str:

@@ -27,6 +27,9 @@ LOADER = "ld-linux-x86-64.so.2"
 SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Driver libraries and programs that a container runtime injects were linked against these.
 GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+# Debian's Python, its ctypes included, was linked against these beside glibc.
+OF_PYTHON = ("libexpat.so.1", "libffi.so.8", "libz.so.1")
+ROOT = "root-bookworm"
 # What the upstream images tell nvidia-container-runtime.
 ALL_GPUS = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "NVIDIA_DISABLE_REQUIRE=true")
 
@@ -87,6 +90,17 @@ class Rootfs:
         for name in names.stdout.split():
             if name != "busybox":
                 self.link("usr/bin/" + name, "busybox")
+
+    def python(self, root: Path) -> None:
+        """The Python of a host's root, and its glibc: what that has been linked against."""
+        program = (root / "usr/bin/python3").resolve()
+        self._put("usr/bin/python3", program.read_bytes(), 0o755)
+        for name in (*GLIBC, *OF_PYTHON, LOADER):
+            self.library(root / LIBRARY_DIR / name)
+        self.text("etc/ld.so.conf", "/usr/local/lib\n/%s\n" % LIBRARY_DIR)
+        for path in sorted((root / "usr/lib" / program.name).rglob("*")):
+            if path.is_file() and not path.is_symlink() and path.parent.name != "__pycache__":
+                self._put(str(path.relative_to(root)), path.read_bytes(), 0o644)
 
     def _put(self, path: str, content: bytes, mode: int) -> None:
         if "/" in path:
@@ -230,6 +244,11 @@ def _fill_tools(tree: Rootfs, job: Job) -> None:
     tree.shell(_busybox(job))
 
 
+def _fill_python(tree: Rootfs, job: Job) -> None:
+    tree.shell(_busybox(job))
+    tree.python(job.part(ROOT) / "root")
+
+
 def _fill_cuda_sample(tree: Rootfs, job: Job) -> None:
     tree.glibc()
     tree.shell(_busybox(job))
@@ -248,9 +267,11 @@ IMAGES: Tuple[Image, ...] = (
     Image("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", _fill_cuda_sample,
           command=("/cuda-samples/vectorAdd",), env=ALL_GPUS[:2], labels={"gpulab": "stand-in"}),
     Image("registry.k8s.io/pause:3.10", _fill_pause, entrypoint=("/pause",), user="65535:65535"),
-    # The glibc variant of the public busybox image holds the same: busybox, and a glibc for injected programs.
     Image("docker.io/library/gpulab-tools:1", _fill_tools, command=("sleep", "infinity"),
-          labels={"gpulab": "stand-in"}, aliases=("docker.io/library/busybox:1.37.0",)),
+          labels={"gpulab": "stand-in"}),
+    # The public image of Python holds the same, and more: a shell, a glibc for injected programs, and a Python.
+    Image("docker.io/library/gpulab-python:1", _fill_python, command=("python3",),
+          labels={"gpulab": "stand-in"}, aliases=("docker.io/library/python:3.13.5-slim-bookworm",)),
 )
 
 
@@ -272,7 +293,8 @@ def _remove(path: Path) -> None:
 
 
 PARTS: Tuple[Part, ...] = (
-    Part("images", "container images: device plugin, NFD, DCGM exporter stand-in, CUDA sample stand-in, pause, tools",
+    Part("images",
+         "container images: device plugin, NFD, DCGM exporter stand-in, CUDA sample stand-in, pause, tools, Python",
          build_images, inputs=(SOURCES, SOURCES.parent / "dcgm" / "default-counters.csv"),
-         needs=("nvidia-device-plugin", "nfd", "dcgm", "pause")),
+         needs=("nvidia-device-plugin", "nfd", "dcgm", "pause", ROOT)),
 )
