@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterator, Mapping, Optional
+from typing import Iterator, Mapping, Optional, Tuple
 
 import pytest
 import rpm_changes
@@ -48,8 +48,9 @@ def carry_out(root: Root, step: Step) -> None:
 
 
 def ready(
-    root: Root, request: Mapping[str, str], stream: str = "", down: bool = False, repository: Optional[Repository] = None
-) -> "tuple[Simulation, Step]":
+    root: Root, request: Mapping[str, str], stream: str = "", down: bool = False,
+    repository: Optional[Repository] = None
+) -> Tuple[Simulation, Step]:
     """A step that was planned, on a host where all is written that comes before it."""
     done, step, files = rpm_changes.planned(
         DNF, root, repository or nvidia(), request, down, DNF.choose({MODULE: stream} if stream else {}))
@@ -179,7 +180,7 @@ def test_a_repository_of_somebody_else_that_is_gone_stops_nobody(root: Root) -> 
 
 
 def test_a_script_that_fails_is_told_in_its_words_and_what_came_is_there(root: Root, tmp_path: Path) -> None:
-    failing = Made("failing", "1.0", script='print("no compiler"); io.write("{half"); error("of no use")')
+    failing = Made("failing", "1.0", script='error("no compiler")')
     step = of_one(root, tmp_path / "more", failing)
     with pytest.raises(GpuOpsError) as told:
         carry_out(root, step)
@@ -187,6 +188,22 @@ def test_a_script_that_fails_is_told_in_its_words_and_what_came_is_there(root: R
     assert "no compiler" in told.value.details["stdout"]
     assert root.installed() == {"failing": failing.evr} and history.entries(root.host)[-1].ended
     carry_out(root, step)
+
+
+class Unwilling(Made):
+    """A package whose script runs before anything of it is there."""
+
+    @property
+    def spec(self) -> str:
+        return super().spec.replace("%post", "%pre")
+
+
+def test_a_package_that_does_not_come_is_a_failure(root: Root, tmp_path: Path) -> None:
+    step = of_one(root, tmp_path / "more", Unwilling("unwilling", "1.0", script='error("no compiler")'))
+    with pytest.raises(GpuOpsError) as told:
+        carry_out(root, step)
+    assert told.value.code == "packages.dnf_transaction_failed"
+    assert "PREIN scriptlet in rpm package unwilling" in told.value.found and root.installed() == {}
 
 
 @pytest.mark.parametrize("where", ["libs", "kmod"])
@@ -213,8 +230,7 @@ def sleeping() -> Iterator["subprocess.Popen[bytes]"]:
         process.communicate()
 
 
-@pytest.mark.parametrize("lock", ["var/lib/dnf/rpmdb_lock.pid", "var/cache/dnf/metadata_lock.pid",
-                                  "var/cache/dnf/download_lock.pid"])
+@pytest.mark.parametrize("lock", ["var/lib/dnf/rpmdb_lock.pid", "var/cache/dnf/metadata_lock.pid"])
 def test_who_holds_a_lock_is_waited_for_and_named(root: Root, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying_out, "LOCK_SECONDS", 2)
     _done, step = ready(root, asked(V580), "580-open")
@@ -250,20 +266,22 @@ def test_when_time_is_up_the_waiting_ends_and_dnf_does_not(
     assert root.installed() == {"slow": slow.evr} and history.entries(root.host)[-1].ended
 
 
-def test_settings_of_the_host_count_that_ansible_leaves_to_it(root: Root) -> None:
-    """Of what it sets itself none does: signatures are checked, whatever dnf.conf(5) says."""
-    there: Dict[str, str] = root.installed()
-    (root.path / "etc/dnf/dnf.conf").write_text("[main]\ngpgcheck=0\nclean_requirements_on_remove=1\nbest=0\n"
-                                                "exit_on_lock=0\nexcludepkgs=nvidia-persistenced\n")
-    _done, step = ready_without(root)
+def test_what_the_host_excludes_since_the_plan_stays_away(root: Root) -> None:
+    _done, step = ready(root, asked(V580), "580-open")
+    with (root.path / "etc/dnf/dnf.conf").open("a") as settings:
+        settings.write("excludepkgs=nvidia-persistenced\n")
     with pytest.raises(GpuOpsError) as told:
         carry_out(root, step)
     assert told.value.code == "packages.refused_by_now" and "nvidia-persistenced" in told.value.found
-    assert root.installed() == there
+    assert root.installed() == {}
 
 
-def ready_without(root: Root) -> "tuple[None, Step]":
-    step = packages_step("driver", "driver", dict.fromkeys(asked(V580)), asked(V580), "a test", manager="dnf")
-    trust(root, nvidia())
+def test_signatures_are_checked_whatever_the_settings_of_the_host_say(root: Root, tmp_path: Path) -> None:
+    root.write("/etc/dnf/dnf.conf", "[main]\ngpgcheck=0\nexit_on_lock=0\n")
+    foreign = scratch_rpm.publish(tmp_path / "foreign", [Made("tool", "3.0")], key="three")
+    root.write("/etc/yum.repos.d/foreign.repo", "[foreign]\nname=foreign\nbaseurl=file://%s\n" % foreign)
     root.write(locks.LIST, "")
-    return None, step
+    with pytest.raises(GpuOpsError) as told:
+        carry_out(root, packages_step("driver", "driver", {"tool": None}, {"tool": "3.0-1.el9"}, "a test",
+                                      manager="dnf"))
+    assert told.value.code == "packages.dnf_transaction_failed" and root.installed() == {}

@@ -697,8 +697,7 @@ def test_zypper_is_asked_with_the_epoch_and_the_second_architecture() -> None:
 
 def test_nothing_is_left_to_a_module_of_ansible() -> None:
     step = packages_step("driver", "driver", {}, {"tool": "1.0-1.el9"}, "a test", manager="zypper")
-    assert ZYPPER.builtin_options(step.to_dict()) is None
-    assert {step.action, "packages.remove"} <= set(ZYPPER.executors)
+    assert (ZYPPER.builtin_module(step.to_dict()), ZYPPER.builtin_options(step.to_dict())) == ("", None)
     assert ZYPPER.choose({"nvidia-driver": "580-open"}) == {}
 
 
