@@ -192,7 +192,9 @@ def test_a_package_that_does_not_configure_is_named_and_what_came_is_booked(
     offered(alone, repository)
     with pytest.raises(GpuOpsError) as told:
         call(alone, WANTED)
-    assert told.value.code == "packages.apt_failed" and "dpkg: error processing package driver" in told.value.found
+    assert told.value.code == "packages.apt_failed"
+    assert "dpkg: error processing package driver (--configure): " in told.value.found
+    assert "post-installation script subprocess returned error exit status 7" in told.value.found
     assert "no compiler" in told.value.details["stdout"]
     journal = Journal(alone.host)
     assert journal.packages("driver").keys() == WANTED.keys() and journal.unfinished("driver") == []

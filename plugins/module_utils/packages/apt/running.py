@@ -23,7 +23,8 @@ _PAUSE = 1.0
 _LOCKED = re.compile(r"(?<!Waiting for cache lock: )(?:Could not get lock|Unable to lock directory"
                      r"|Unable to acquire the dpkg frontend lock|lock was locked by another process"
                      r"|is locked by another process)[^\n]*")
-_ERRORS = ("E:", "dpkg: error")
+# dpkg names a package in one line, and in the next what is wrong with it
+_ERROR = re.compile(r"(?m)^(?:E:.*|dpkg: error.*(?:\n .*)?)")
 # What apt and dpkg say of who holds a lock
 _HOLDER = re.compile(r"lock\b[^\n]*?(?:process|with pid) (\d+)")
 # apt-get(8), --print-uris: 'URI' FILE SIZE HASH of each file that is not there yet
@@ -50,8 +51,8 @@ def complain(done: CommandResult) -> None:
     """Raises what a program of apt or dpkg says of a bad end; in a session of its own it says all on one stream."""
     if done.rc == 0:
         return
-    said = (done.stderr or done.stdout).splitlines()
-    told = [line for line in said if line.startswith(_ERRORS)] or said[-3:]
+    said = (done.stderr or done.stdout).replace("\r\n", "\n")
+    told = [" ".join(each.split()) for each in _ERROR.findall(said)] or said.splitlines()[-3:]
     raise CommandFailed(
         "packages.apt_failed",
         found="'%s' ended with %d: %s" % (" ".join(done.argv), done.rc, " | ".join(told) or "no output"),

@@ -20,6 +20,7 @@ _SECONDS = 3600
 
 
 def carry_out(host: Host, journal: Journal, step: Step) -> None:
+    """See manager.PackageManager.carry_out()."""
     with host.scratch() as scratch:
         # Its lists were renewed before the step (manager.Zypper.refresh())
         options = [*_repositories(host, scratch, step.parameters.get("without", ())), "--no-refresh"]
