@@ -24,6 +24,7 @@ from ..module_utils import shipped
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import part_of
 from ..module_utils.core.refusal import Refusal, as_result
+from ..module_utils.core.steps import PACKAGE_ENVIRONMENT
 from ..module_utils.packages.managers import MANAGERS
 from . import following
 from .libraries import archive
@@ -35,7 +36,6 @@ MODULES = {name: "ansible.legacy." + name for name in ("apt", "dnf", "command")}
 MOST_ROUNDS = 20
 ENDLESS = {"msg": "%d package transactions in one task, and no end: something on the host undoes them "
                   "(/var/log/apt/history.log, or `dnf history`)" % MOST_ROUNDS}
-PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
 
 
 class CapabilityAction(ActionBase):

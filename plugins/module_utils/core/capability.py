@@ -8,6 +8,7 @@ Every capability package (driver, runtime, ...) supplies the first four as a Cap
 """
 from __future__ import annotations
 
+import contextlib
 import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, TypeVar
@@ -63,8 +64,11 @@ class Transactions(Protocol):
     def failed(self, host: Host, step: Step) -> str:
         """What this host has to say of why the step's transaction failed, for people; '' where it knows nothing."""
 
-    def executor(self, step: Step) -> Optional[Executor]:
-        """Who carries a package step out on the host; None where the controller does, by a module of its own."""
+    def executor(self, step: Step, alone: bool) -> Optional[Executor]:
+        """Who carries a package step out on the host; None where the controller does, by a module of its own.
+
+        alone: there is no controller.
+        """
 
 
 class NoTransactions:
@@ -79,7 +83,7 @@ class NoTransactions:
     def failed(self, host: Host, step: Step) -> str:
         return ""
 
-    def executor(self, step: Step) -> Optional[Executor]:
+    def executor(self, step: Step, alone: bool) -> Optional[Executor]:
         return None
 
 
@@ -195,10 +199,11 @@ def plan_of(
 class Run:
     """One run of a capability's writer on a host.
 
-    approved:           the approved plan, its part of this capability at least; None where none is to be held to.
-    resumed:            id of the package step that the controller has carried out since the previous call.
-    transaction_failed: whether it failed; then the run only accounts for it.
-    step_begins:        is told each step before it is carried out, here or by the controller.
+    approved:             the approved plan, its part of this capability at least; None where none is to be held to.
+    resumed:              id of the package step that the controller has carried out since the previous call.
+    transaction_failed:   whether it failed; then the run only accounts for it.
+    step_begins:          is told each step before it is carried out, here or by the controller.
+    carries_out_packages: whether package steps are carried out here, since nobody outside does: none is awaited then.
     """
 
     def __init__(
@@ -212,6 +217,7 @@ class Run:
         resumed: str = "",
         transaction_failed: bool = False,
         step_begins: StepBegins = untold,
+        carries_out_packages: bool = False,
     ) -> None:
         self.capability = capability
         self.parameters = parameters
@@ -223,6 +229,7 @@ class Run:
         self.resumed = resumed
         self.transaction_failed = transaction_failed
         self.step_begins = step_begins
+        self.carries_out_packages = carries_out_packages
         self.facts = HostFacts()
 
     def preview(self) -> Outcome:
@@ -283,7 +290,7 @@ class Run:
             self.step_begins(step, number, len(to_do), to_do[number:])
             try:
                 if step.action in CONTROLLER_ACTIONS:
-                    executor = self.capability.transactions.executor(step)
+                    executor = self.capability.transactions.executor(step, self.carries_out_packages)
                     self._open(step, plan, plan_name, applied[earlier:])
                     if executor is None:
                         return Outcome(plan, applied, deferred, awaiting=step)
@@ -310,7 +317,8 @@ class Run:
                           transaction=self.capability.transactions.opened(self.host, step, done))
 
     def _accounting(self, executor: Executor) -> Executor:
-        """A package step on the host itself: what came is booked, whatever it ends in.
+        """A package step on the host itself: what came is booked, whatever it ends in, and a failure is told with what
+        this host has to say of it.
 
         A package manager that goes on where the waiting for it has ended is booked by the next run: its step is open
         until it has ended too.
@@ -323,6 +331,9 @@ class Run:
                 goes_on = package_manager_works(host)
                 if goes_on:
                     error.details[LEFT_AT_WORK] = package_managers(host) or "a package manager"
+                    raise
+                with contextlib.suppress(GpuOpsError):
+                    error.add(self.capability.transactions.failed(host, step))
                 raise
             finally:
                 if not goes_on:

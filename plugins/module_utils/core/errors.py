@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from typing import Any, Dict, Sequence, Tuple
 
 from .refusal import Refusal, as_result, told
@@ -30,6 +31,12 @@ class GpuOpsError(Exception):
         error = GpuOpsError(first.code, first.found, first.wanted, first.remedy, first.option, **details)
         error.refusals = tuple(refusals)
         return error
+
+    def add(self, found: str) -> None:
+        """Tell this too of what was found; '' adds nothing."""
+        if found:
+            first = self.refusals[0]
+            self.refusals = (replace(first, found="%s; %s" % (first.found, found)), *self.refusals[1:])
 
     @property
     def code(self) -> str:

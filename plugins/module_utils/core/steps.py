@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The steps that every capability needs, and their executors: files, services, commands, restored originals.
 
-Package steps are planned here too, but ansible.builtin carries them out from the controller (see
-plugins/plugin_utils/capability_action.py), so they have no executor.
+Package steps are planned here too. ansible.builtin carries them out from the controller (see
+plugins/plugin_utils/capability_action.py); where there is none, or no module for it, the step's package manager does
+(packages/manager.py, carry_out), so they have no executor here.
 """
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ PACKAGES_DOWNLOAD = "packages.download"
 PACKAGES_INSTALL = "packages.install"
 PACKAGES_REMOVE = "packages.remove"
 CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)
+# Of whatever installs, removes or configures packages, here and from the controller: it asks nobody anything
+PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
 # Host itself brings these to the disk
 FILE_ACTIONS = "file."
 
@@ -202,7 +205,7 @@ def control_service(host: Host, journal: Journal, step: Step) -> None:
 
 
 def run_argv(host: Host, journal: Journal, step: Step) -> None:
-    host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env={"NEEDRESTART_SUSPEND": "1"})
+    host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=PACKAGE_ENVIRONMENT)
 
 
 def generic_executors() -> Dict[str, Executor]:

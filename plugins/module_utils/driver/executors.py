@@ -10,7 +10,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import CommandFailed, CommandResult, CommandTimedOut, Host
 from ..core.journal import Journal
 from ..core.plan import Step
-from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, Executor
+from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import Module, installed_module, read_module
 from ..hardware.certificates import parse_certificate
 from ..hardware.peer_modules import PEERMEM, peermem_uses_rdma
@@ -176,8 +176,7 @@ EXECUTORS: Dict[str, Executor] = {
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
     **DNF.executors,
-    # Its package steps have their books (packages/provenance.py)
-    **{action: each for action, each in ZYPPER.executors.items() if action not in CONTROLLER_ACTIONS},
+    **ZYPPER.executors,
     **record_executors.EXECUTORS,
     **runfile_executors.EXECUTORS,
     "dkms.build": build_module,

@@ -27,7 +27,7 @@ from typing import (
 )
 
 from ..core.host import CommandResult, Host
-from ..core.journal import PackageChange
+from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
@@ -83,8 +83,7 @@ class PackageManager(Protocol):
 
     @property
     def executors(self) -> Mapping[str, Executor]:
-        """Executors of the steps of its own kind, those of trust_steps() among them; of package steps where
-        builtin_options() is None."""
+        """Executors of the steps of its own kind, those of trust_steps() among them."""
 
     def installed(self, host: Host) -> Dict[str, Package]:
         """Every package in the database, by name. One that may be there in several versions (a kernel) has its version
@@ -153,6 +152,14 @@ class PackageManager(Protocol):
         account: what our transactions have changed by now; is_fetched: whether this run has fetched the packages.
         """
 
+    def carry_out(self, host: Host, journal: Journal, step: Step) -> None:
+        """Executor of a package step on the host itself, to the effect that builtin_options() have.
+
+        Before it changes anything the manager is asked once more what it would do, on the host's own repositories and
+        holds: what is more than the step says is refused. What is there already stays as it is, and is no error. A
+        transaction is never killed: when time is up, the waiting for it ends.
+        """
+
     def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
         """Of these packages, what a power cut may have left of their files; the host has booted since the step was
         opened."""
@@ -203,7 +210,7 @@ class PackageManager(Protocol):
 
     def builtin_module(self, step: Mapping[str, Any]) -> str:
         """The module of ansible.builtin that carries a package step out from the controller; '' where it has none for
-        this manager: executors carry it out on the host."""
+        this manager: carry_out() does it on the host."""
 
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None

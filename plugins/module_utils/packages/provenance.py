@@ -105,10 +105,10 @@ class Provenance:
         if opened["boot"] != host.boot():
             manager.mend(host, step, account)
 
-    def executor(self, step: Step) -> Optional[Executor]:
-        """Who carries a package step out here; None where ansible.builtin does, from the controller."""
+    def executor(self, step: Step, alone: bool) -> Optional[Executor]:
+        """Its manager; None where ansible.builtin has a module for that, and there is a controller."""
         manager = manager_of_step(step)
-        return None if manager.builtin_module(step.to_dict()) else manager.executors[step.action]
+        return manager.carry_out if alone or not manager.builtin_module(step.to_dict()) else None
 
 
 def _is_removed(step: Step, packages: Mapping[str, Package]) -> bool:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
+from ..core.errors import GpuOpsError
+from ..core.plan import Step
 from ..core.refusal import Refusal
 from . import space
 from .model import Simulation
@@ -48,6 +50,35 @@ def unsolvable(
         "%s with everything it depends on" % wanted,
         "see that the host's own sources are complete and can be read (`%s`)%s" % (
             WORDS[manager].update, ", %s among them" % " and ".join(enabled_first) if enabled_first else ""))
+
+
+def unforeseen(step: Step, transaction: Simulation, manager: str = "apt") -> List[Refusal]:
+    """Why a package step is not carried out, though it was planned: its manager would not do it by now, or would do
+    more than the step says. transaction: what it says that it would do."""
+    before, after = transaction.change
+    planned = step.change["after"]
+    wanted = ", ".join(_told(name, step.change["before"].get(name), version)
+                       for name, version in sorted(planned.items()))
+    more = [_told(name, before[name], version) for name, version in sorted(after.items())
+            if name not in planned or planned[name] != version]
+    if transaction.problem:
+        return [Refusal(
+            "packages.refused_by_now", "%s would refuse the transaction: %s" % (manager, transaction.problem), wanted,
+            "see that this host's own sources can be read (`%s`) and that nobody holds what is to change, and make a "
+            "new plan" % WORDS[manager].update)]
+    return [Refusal(
+        "packages.would_do_more", "%s would change %s" % (manager, ", ".join(more)), wanted,
+        "make a new plan: packages, sources or holds of this host have changed since this one")] if more else []
+
+
+def refuse_unforeseen(step: Step, transaction: Simulation, manager: str) -> None:
+    refusals = unforeseen(step, transaction, manager)
+    if refusals:
+        raise GpuOpsError.because(refusals)
+
+
+def _told(name: str, before: Optional[str], after: Optional[str]) -> str:
+    return "%s (%s -> %s)" % (name, before or "nothing", after or "nothing")
 
 
 def removes_others(names: Sequence[str], manager: str = "apt") -> Refusal:

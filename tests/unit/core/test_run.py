@@ -97,7 +97,8 @@ def mortal(survivors: int) -> Any:
 
 
 def run(host: Host, capability: Any = None, allowed: Disruption = Disruption.reboot, **options: Any) -> Run:
-    more = {name: options.pop(name) for name in ("approved", "resumed", "transaction_failed") if name in options}
+    more = {name: options.pop(name) for name in ("approved", "resumed", "transaction_failed", "carries_out_packages")
+            if name in options}
     facts = options.pop("facts", HostFacts(hostname="h"))
     return Run(capability or FILES, options, host, lambda _: facts, allowed, **more)
 
@@ -514,6 +515,13 @@ def one_package(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) 
                                      request={"pkg": "1"}),))
 
 
+def install(host: Host, journal: Journal, step: Step) -> None:
+    """The package manager's own way."""
+    (event,) = journal.unfinished("files")
+    assert event["transaction"] == {"simulated": ["pkg"]}
+    host.write("/etc/three", "came")
+
+
 class Books:
     """Books of transactions, in the journal's own memory."""
 
@@ -526,8 +534,8 @@ class Books:
     def failed(self, host: Host, step: Step) -> str:
         return "no room for %s" % step.subject
 
-    def executor(self, step: Step) -> Optional[Executor]:
-        return None
+    def executor(self, step: Step, alone: bool) -> Optional[Executor]:
+        return install if alone else None
 
 
 @dataclass
@@ -536,7 +544,7 @@ class OnHost(Books):
 
     carry_out: Executor
 
-    def executor(self, step: Step) -> Optional[Executor]:
+    def executor(self, step: Step, alone: bool) -> Optional[Executor]:
         return self.carry_out
 
 
@@ -575,15 +583,22 @@ def test_a_transaction_without_effect_is_over_and_an_error(host: Host) -> None:
 
 
 def test_a_manager_without_a_module_of_ansible_has_its_steps_carried_out_on_the_host(host: Host) -> None:
-    def install(host: Host, journal: Journal, step: Step) -> None:
-        (event,) = journal.unfinished("files")
-        assert event["transaction"] == {"simulated": ["pkg"]}
-        host.write("/etc/three", "came")
-
     capability = replace(FILES, plan=one_package, transactions=OnHost(install))
     outcome = run(host, capability, text="new").apply()
     assert (len(outcome.applied), outcome.awaiting) == (1, None)
     assert Journal(host).recall("books") == {"came": ["pkg"]} and Journal(host).unfinished("files") == []
+
+
+def test_where_no_controller_is_every_manager_carries_its_steps_out_on_the_host(host: Host) -> None:
+    outcome = packaged(host, carries_out_packages=True).apply()
+    assert (len(outcome.applied), outcome.awaiting) == (1, None)
+    assert Journal(host).recall("books") == {"came": ["pkg"]} and Journal(host).unfinished("files") == []
+
+
+def test_an_approved_plan_is_the_same_with_a_controller_and_without(host: Host) -> None:
+    approved = packaged(host).preview().plan
+    assert packaged(host, carries_out_packages=True).preview().plan == approved
+    assert packaged(host, carries_out_packages=True, approved=approved).apply().applied == [approved.steps[0].id]
 
 
 def test_what_came_by_a_transaction_that_failed_on_the_host_is_accounted_for(host: Host) -> None:
@@ -592,7 +607,7 @@ def test_what_came_by_a_transaction_that_failed_on_the_host_is_accounted_for(hos
         raise GpuOpsError("packages.failed", found="a failure", wanted="none", remedy="try again")
 
     capability = replace(FILES, plan=one_package, transactions=OnHost(fail))
-    with pytest.raises(GpuOpsError, match="a failure"):
+    with pytest.raises(GpuOpsError, match="a failure; no room for a package"):
         run(host, capability, text="new").apply()
     assert Journal(host).recall("books") == {"came": ["pkg"]}
     assert told(host, "failed") == ["a package"] and Journal(host).unfinished("files") == []

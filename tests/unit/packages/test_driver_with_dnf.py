@@ -23,9 +23,12 @@ from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, precompiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
@@ -76,6 +79,16 @@ class Machine(RpmMachine[Root]):
             done += told.get("applied", ())
         assert not told.get("failed"), told["msg"]
         return first, done
+
+
+def alone(machine: Machine, **options: Any) -> List[str]:
+    """Ids of the steps that the host has done by itself, without a controller."""
+    given = {name: option.get("default") for name, option in CAPABILITY.arguments.items()}
+    given.update({"version": V580, "repository_url": machine.url, "repository_key": keyring("one").public, **options})
+    run = Run(CAPABILITY, given, machine.root.host, lambda _host: machine.facts(), carries_out_packages=True)
+    outcome, _waited = apply_alone(run, HostLock(machine.root.host, "", "gpuops"), 0)
+    assert outcome.awaiting is None
+    return outcome.applied
 
 
 class OfRhel(Machine):
@@ -578,6 +591,17 @@ def test_the_way_back_from_kept_files_does_not_ask_for_the_repository_of_then(ma
     gone.server_close()
     change(machine, version=V595, state="rolled_back")
     assert machine.root.installed() == before
+
+
+def test_without_a_controller_a_driver_comes_is_exchanged_and_goes_as_with_one(machine: Machine) -> None:
+    before = machine.root.installed()
+    first = [step["id"] for step in machine.call(check=True)["plan"]["steps"]]
+    assert set(alone(machine)) <= set(first) and alone(machine) == []
+    assert set(driver(machine).values()) == {V580} and machine.run()[1] == [], "a controller finds nothing to do"
+    alone(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
+    alone(machine, version=V595, state="absent")
+    assert machine.root.installed() == before and Journal(machine.root.host).packages("driver") == {}
 
 
 def test_a_driver_goes_without_any_repository(machine: Machine) -> None:

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.manager imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import manager_of_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository as Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
 ALL = pytest.mark.parametrize("manager", [APT, DNF, ZYPPER], ids=lambda manager: manager.name)
@@ -71,11 +72,13 @@ def test_a_hold_leaves_those_of_another_capability_alone(manager: PackageManager
 
 
 @ALL
-def test_who_has_no_module_of_ansible_carries_packages_out_himself(manager: PackageManager) -> None:
+def test_who_has_no_module_of_ansible_or_no_controller_carries_packages_out_himself(manager: PackageManager) -> None:
     for after in ("1-1", None):
         step = packages_step("driver", "driver", {"tool": None}, {"tool": after}, "a test", manager=manager.name)
-        assert (manager.builtin_options(step.to_dict()) is None) is (step.action in manager.executors)
-        assert bool(manager.builtin_module(step.to_dict())) is (step.action not in manager.executors)
+        module = manager.builtin_module(step.to_dict())
+        assert (manager.builtin_options(step.to_dict()) is None) is (module == "")
+        assert (Provenance().executor(step, alone=False) is None) is bool(module)
+        assert Provenance().executor(step, alone=True) == manager.carry_out
 
 
 @ALL

@@ -89,7 +89,7 @@ def opened_step(root: Root, step: Step) -> Dict[str, Any]:
 
 
 def carry_out(root: Root, step: Step) -> None:
-    ZYPPER.executors[step.action](root.host, Journal(root.host), step)
+    ZYPPER.carry_out(root.host, Journal(root.host), step)
 
 
 def change(
@@ -211,7 +211,7 @@ def test_what_somebody_has_locked_is_named_and_stays(root: Root) -> None:
     assert "solvable_name: %s\n\n" % LIBRARIES in (files[locks.PATH] or "")
     with pytest.raises(GpuOpsError) as told:
         carry_out(root, step)
-    assert told.value.code == "packages.zypper_refuses"
+    assert told.value.code == "packages.refused_by_now"
     assert root.installed()[LIBRARIES] == evr(V580)
 
 
@@ -274,7 +274,7 @@ def test_more_than_the_step_says_is_not_done(root: Root) -> None:
     less = {name: version for name, version in step.change["after"].items() if name != "dkms"}
     with pytest.raises(GpuOpsError) as told:
         carry_out(root, replace(step, change={"before": step.change["before"], "after": less}))
-    assert told.value.code == "packages.zypper_would_do_more"
+    assert told.value.code == "packages.would_do_more"
     assert told.value.found == "zypper would change dkms (nothing -> 3.2.2-1.el9)"
     assert root.installed() == {} and history.lines(root.host) == []
 
@@ -697,8 +697,7 @@ def test_zypper_is_asked_with_the_epoch_and_the_second_architecture() -> None:
 
 def test_nothing_is_left_to_a_module_of_ansible() -> None:
     step = packages_step("driver", "driver", {}, {"tool": "1.0-1.el9"}, "a test", manager="zypper")
-    assert ZYPPER.builtin_options(step.to_dict()) is None
-    assert {step.action, "packages.remove"} <= set(ZYPPER.executors)
+    assert (ZYPPER.builtin_module(step.to_dict()), ZYPPER.builtin_options(step.to_dict())) == ("", None)
     assert ZYPPER.choose({"nvidia-driver": "580-open"}) == {}
 
 

@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError, HostFailed
@@ -169,20 +169,17 @@ class Index:
         """The same, where these packages go with it."""
         done = self.run("apt-get", "--simulate", "-q",
                         *install_words({**request, **dict.fromkeys(gone)}, allow_downgrade))
-        installs, removes, before = parse_simulation(done.stdout, native(self._host))
-        problem = "" if done.rc == 0 else _objection(done)
-        download, unpacked = (0, 0) if problem else self._sizes(installs)
-        return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
-                          held=_held(done.stdout), leaves=tuple(gone))
+        told = simulated(done, native(self._host))
+        download, unpacked = (0, 0) if told.problem else self._sizes(told.installs)
+        return replace(told, request=dict(request), allow_downgrade=allow_downgrade, download=download,
+                       unpacked=unpacked, leaves=tuple(gone))
 
     def simulate_removal(self, packages: Iterable[str]) -> Simulation:
         """What else would go if these packages went."""
         there = installed(self._host)
         wanted = sorted(name for name in set(packages) if name in there and there[name].there)
         done = self.run("apt-get", "--simulate", "-q", "-y", "remove", *wanted)
-        installs, removes, before = parse_simulation(done.stdout, native(self._host))
-        return Simulation(installs, removes, "" if done.rc == 0 else _objection(done), before,
-                          {name: there[name].version for name in wanted}, held=_held(done.stdout))
+        return replace(simulated(done, native(self._host)), request={name: there[name].version for name in wanted})
 
     def missing(self) -> Dict[str, str]:
         """{package: version} that what a stopped transaction has unpacked depends on, and that is not there.
@@ -295,6 +292,12 @@ def download(host: Host, url: str, target: str, told: Optional[Credentials], tim
 def read_key(host: Host, key: str, told: Optional[Credentials] = None) -> str:
     """A repository's public key, armoured from what was read of it: a URL, a path on the host or armoured text."""
     return read_given(host, key, lambda url: fetch(host, url, told))
+
+
+def simulated(done: CommandResult, native_architecture: str) -> Simulation:
+    """Pure: what 'apt-get --simulate' says that it would do."""
+    installs, removes, before = parse_simulation(done.stdout, native_architecture)
+    return Simulation(installs, removes, "" if done.rc == 0 else _objection(done), before, held=_held(done.stdout))
 
 
 def parse_simulation(

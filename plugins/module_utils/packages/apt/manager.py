@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.host import CommandResult, Host
-from ...core.journal import PackageChange
+from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
 from ...core.steps import PACKAGES_INSTALL, Executor, managed
 from .. import torn
 from ..manager import PackageManager
 from ..model import WHOLE, Credentials, Marks, Package, Repository
-from . import conffiles, database, history, removal, running, sources, transaction, units
+from . import carrying_out, conffiles, database, history, removal, running, sources, transaction, units
 from .index import Index, download, index, read_key
 from .versions import compare
 
@@ -99,6 +99,9 @@ class Apt:
                 request, bool(step.parameters.get("allow_downgrade")))))
         conffiles.renew(host, {*account, *step.change["after"]})
         return {"starts": history.starts(host)}
+
+    def carry_out(self, host: Host, journal: Journal, step: Step) -> None:
+        carrying_out.carry_out(host, step)
 
     def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
         conffiles.renew(host, names)

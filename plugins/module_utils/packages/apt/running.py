@@ -10,23 +10,26 @@ from typing import Callable, List, Match, Optional, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, CommandResult, Host, held_up
+from ...core.steps import PACKAGE_ENVIRONMENT
 from ...core.waiting import wait_for
 from .database import archive_begins, archives_directory, own
-from .transaction import ANSWERS
+from .transaction import ANSWERS, LOCK_SECONDS
 
-LOCK_SECONDS = 600
-QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 # Where a dpkg that we started says how it ended; it may outlive us.
 CONFIGURING = "/run/gpuops/dpkg"
 _PAUSE = 1.0
 
-_LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
-                     r"|lock was locked by another process|is locked by another process)[^\n]*")
+# What it says first while it waits is not how it ended
+_LOCKED = re.compile(r"(?<!Waiting for cache lock: )(?:Could not get lock|Unable to lock directory"
+                     r"|Unable to acquire the dpkg frontend lock|lock was locked by another process"
+                     r"|is locked by another process)[^\n]*")
+# dpkg names a package in one line, and in the next what is wrong with it
+_ERROR = re.compile(r"(?m)^(?:E:.*|dpkg: error.*(?:\n .*)?)")
 # What apt and dpkg say of who holds a lock
-_HOLDER = re.compile(r"(?:process|with pid) (\d+)")
+_HOLDER = re.compile(r"lock\b[^\n]*?(?:process|with pid) (\d+)")
 # apt-get(8), --print-uris: 'URI' FILE SIZE HASH of each file that is not there yet
 _TO_FETCH = re.compile(r"^'[^']+' \S+ (\d+)(?: |$)", re.MULTILINE)
-_SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
+_SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" <asked >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
 
 
 def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float = LOCK_SECONDS, check: bool = True
@@ -37,22 +40,31 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
     once, so it is asked again. Raises GpuOpsError that names the holder when the lock is not free in time.
     """
     argv = ["apt-get", *own(host), "-q", "-o", "DPkg::Lock::Timeout=%d" % lock_seconds, *words]
-    done = unlocked(lambda: host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET), lock_seconds)
-    if check and done.rc != 0:
-        told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-3:]
-        raise CommandFailed(
-            "packages.apt_failed",
-            found="'%s' ended with %d: %s" % (" ".join(argv), done.rc, " | ".join(told) or "no output"),
-            wanted="exit code 0",
-            remedy="run it by hand on this host; its whole output is in this result",
-            cmd=argv, rc=done.rc, stdout=done.stdout, stderr=done.stderr,
-        )
+    done = unlocked(lambda: host.run(argv, check=False, timeout=timeout + lock_seconds,
+                                     env=PACKAGE_ENVIRONMENT), lock_seconds)
+    if check:
+        complain(done)
     return done
+
+
+def complain(done: CommandResult) -> None:
+    """Raises what a program of apt or dpkg says of a bad end; in a session of its own it says all on one stream."""
+    if done.rc == 0:
+        return
+    said = (done.stderr or done.stdout).replace("\r\n", "\n")
+    told = [" ".join(each.split()) for each in _ERROR.findall(said)] or said.splitlines()[-3:]
+    raise CommandFailed(
+        "packages.apt_failed",
+        found="'%s' ended with %d: %s" % (" ".join(done.argv), done.rc, " | ".join(told) or "no output"),
+        wanted="exit code 0",
+        remedy="run it by hand on this host; its whole output is in this result",
+        cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+    )
 
 
 def to_fetch(host: Host, *words: str) -> int:
     """Bytes of packages that apt-get would fetch for these words; 0 where it cannot tell."""
-    done = host.run(["apt-get", *own(host), "-q", "--print-uris", *words], check=False, env=QUIET)
+    done = host.run(["apt-get", *own(host), "-q", "--print-uris", *words], check=False, env=PACKAGE_ENVIRONMENT)
     return sum(map(int, _TO_FETCH.findall(done.stdout))) if done.rc == 0 else 0
 
 
@@ -69,7 +81,7 @@ def archive(host: Host, name: str, version: str) -> Optional[str]:
     """
     directory = archives_directory(host)
     done = host.run(["env", "-C", host.path(directory), "apt-get", *own(host), "-q", "download",
-                     "%s=%s" % (name, version)], check=False, timeout=1800, env=QUIET)
+                     "%s=%s" % (name, version)], check=False, timeout=1800, env=PACKAGE_ENVIRONMENT)
     for path in _kept(host, directory, name, version):
         if done.rc == 0 or host.run(["dpkg-deb", "--contents", host.path(path)], check=False).rc == 0:
             return host.path(path)
@@ -92,12 +104,16 @@ def has_bindings(host: Host) -> bool:
                for python in dict.fromkeys((sys.executable, "/usr/bin/python3", "/usr/bin/python")))
 
 
-def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: float = LOCK_SECONDS) -> CommandResult:
-    """dpkg --configure, in a session of its own: when time is up, the waiting ends and not dpkg.
+def configure(
+    host: Host, argv: Sequence[str], timeout: float, lock_seconds: float = LOCK_SECONDS, stdin: str = "",
+    called: Sequence[str] = ()
+) -> CommandResult:
+    """dpkg --configure, or what else changes packages, in a session of its own: when time is up, the waiting ends and
+    not dpkg. called: words that stand for a longer argv in messages.
 
     A dpkg that is killed leaves packages half configured, and its children (DKMS, update-initramfs) half written files.
     """
-    return unlocked(lambda: _in_own_session(host, argv, timeout), lock_seconds)
+    return unlocked(lambda: _in_own_session(host, argv, timeout, stdin, called or argv), lock_seconds)
 
 
 def unlocked(act: Callable[[], CommandResult], lock_seconds: float = LOCK_SECONDS) -> CommandResult:
@@ -115,10 +131,13 @@ def unlocked(act: Callable[[], CommandResult], lock_seconds: float = LOCK_SECOND
     return done
 
 
-def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> CommandResult:
+def _in_own_session(
+    host: Host, argv: Sequence[str], timeout: float, stdin: str, called: Sequence[str]
+) -> CommandResult:
     directory = "%s/%d" % (CONFIGURING, time.monotonic_ns())
     host.write(directory + "/log", "", mode=0o600)
-    host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(directory), *argv], env=QUIET)
+    host.write(directory + "/asked", stdin, mode=0o600)
+    host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(directory), *argv], env=PACKAGE_ENVIRONMENT)
     told: List[int] = []
 
     def ended() -> Optional[str]:
@@ -135,23 +154,24 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> CommandR
         raise GpuOpsError(
             "packages.configuring_takes_long",
             found="'%s' had not ended after %.0f s; it goes on, and was not disturbed%s" % (
-                " ".join(argv), timeout,
+                " ".join(called), timeout,
                 held_up([each for process in told for each in host.at_work_in(process)],
                         host.read(directory + "/log") or "")),
             wanted="packages that configure in time",
             remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % directory,
-            cmd=list(argv), stdout=host.read(directory + "/log") or "",
+            cmd=list(called), stdout=host.read(directory + "/log") or "",
         )
-    done = CommandResult(tuple(argv), int(status or "1"), host.read(directory + "/log") or "", "")
-    for name in ("log", "ended", "pid"):
+    done = CommandResult(tuple(called), int(status or "1"), host.read(directory + "/log") or "", "")
+    for name in ("asked", "log", "ended", "pid"):
         host.remove("%s/%s" % (directory, name))
     host.remove_empty_dir(directory)
     return done
 
 
 def _held(told: str, seconds: float, done: CommandResult) -> GpuOpsError:
-    named = _HOLDER.search(told)
-    holder = Host().process_told(int(named.group(1))) if named else ""
+    # Of dpkg's own lock apt names him while it waits, and not at the end
+    named = _HOLDER.findall(done.stdout + done.stderr)
+    holder = Host().process_told(int(named[-1])) if named else ""
     return GpuOpsError(
         "packages.manager_locked",
         found="%s; waited %.0f s%s" % (told.strip(), seconds, " for %s" % holder if holder else ""),

@@ -1,6 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One transaction in two forms: words for apt-get, which simulates it; options of ansible.builtin.apt, which does it.
+"""One transaction in two forms: words for apt-get, which simulates it, and does it where no controller is; options of
+ansible.builtin.apt, which does it otherwise.
 
 A transaction that installs and takes away at once (a request with a version of None) is more than that module can be
 asked for: ansible.builtin.command has apt-get do it, in the words of that module. So it has dpkg remove packages while
@@ -10,7 +11,7 @@ Both are made here, so that what was simulated is what is done. Pure; the contro
 """
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Mapping, Optional
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional
 
 LOCK_SECONDS = 600
 # Options of ansible.builtin.apt that not every supported release has, and that may be left out where it has them not:
@@ -37,12 +38,24 @@ def is_command(step: Mapping[str, Any]) -> bool:
 
 def command_words(step: Mapping[str, Any]) -> List[str]:
     """dpkg, or apt-get with the options under which ansible.builtin.apt calls it."""
+    if step["parameters"].get(BY_DPKG):
+        return ["dpkg", *ANSWERS, *dpkg_words(step, step["parameters"]["request"])]
+    return ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=%d" % LOCK_SECONDS, *apt_words(
+        step, step["parameters"]["request"])]
+
+
+def dpkg_words(step: Mapping[str, Any], names: Iterable[str]) -> List[str]:
+    """Words behind dpkg. names: packages to remove."""
+    return ["--purge" if step["parameters"].get("purge") else "--remove", *sorted(names)]
+
+
+def apt_words(step: Mapping[str, Any], names: Iterable[str]) -> List[str]:
+    """Words behind apt-get. names: packages to remove, of a removal."""
     parameters = step["parameters"]
-    if parameters.get(BY_DPKG):
-        return ["dpkg", *ANSWERS, "--purge" if parameters.get("purge") else "--remove", *sorted(parameters["request"])]
-    return ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=%d" % LOCK_SECONDS,
-            *(word for answer in ANSWERS for word in ("-o", "Dpkg::Options::=" + answer)),
-            *install_words(parameters["request"], bool(parameters.get("allow_downgrade")))]
+    options = [word for answer in ANSWERS for word in ("-o", "Dpkg::Options::=" + answer)]
+    if step["action"] == "packages.remove":
+        return [*options, "-y", *(["--purge"] if parameters.get("purge") else []), "remove", *sorted(names)]
+    return [*options, *install_words(parameters["request"], bool(parameters.get("allow_downgrade")))]
 
 
 def install_words(request: Mapping[str, Optional[str]], allow_downgrade: bool) -> List[str]:

@@ -74,16 +74,27 @@ class Library:
     def is_there(self) -> bool:
         return self._told[1] is not None
 
+    @property
+    def argv(self) -> List[str]:
+        """What runs the program elsewhere, for a question that line() makes. Raises as ask()."""
+        return ["env", *("%s=%s" % item for item in _ENVIRONMENT.items()), self._found()[0], "-I", "-c", TEXT]
+
+    def line(self, op: str, **question: Any) -> str:
+        return json.dumps({"op": op, "root": self._host.root, "scratch": self._scratch, **question})
+
+    def _found(self) -> Tuple[str, Conversation]:
+        python, talk, why = self._told
+        if talk is None:
+            raise _no_library(python, why)
+        return python, talk
+
     def ask(self, op: str, **question: Any) -> Dict[str, Any]:
         """What dnf says. question: what program.TEXT asks for that op.
 
         Raises GpuOpsError where no Python of the host has dnf's library, or dnf fails.
         """
-        python, talk, why = self._told
-        if talk is None:
-            raise _no_library(python, why)
-        done = talk.ask(json.dumps({"op": op, "root": self._host.root, "scratch": self._scratch, **question}),
-                        TIMEOUT_SECONDS, SILENCE_SECONDS)
+        python, talk = self._found()
+        done = talk.ask(self.line(op, **question), TIMEOUT_SECONDS, SILENCE_SECONDS)
         try:
             answer: Dict[str, Any] = json.loads(done.stdout) if done.rc == 0 else {}
         except ValueError:

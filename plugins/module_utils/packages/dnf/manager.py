@@ -22,7 +22,7 @@ from typing import (
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
-from ...core.journal import PackageChange
+from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
 from ...core.steps import Executor
@@ -31,7 +31,7 @@ from ..model import WHOLE, Credentials, Marks, Package, Repository
 from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
 from ..rpm.manager import RpmManager
-from . import configuration, history, locks, transaction
+from . import carrying_out, configuration, history, locks, transaction
 from .asking import ask, has_bindings, own
 from .index import Index, index
 
@@ -105,6 +105,9 @@ class Dnf(RpmManager):
         if named:
             _have(host, "refresh", named, step.parameters.get("without", ()))
         return {}
+
+    def carry_out(self, host: Host, journal: Journal, step: Step) -> None:
+        carrying_out.carry_out(host, step)
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""

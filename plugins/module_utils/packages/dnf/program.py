@@ -8,7 +8,8 @@ library is loaded once, and what questions look at is read once: each takes a se
 answers: its tables are made for people, wrapped at the width of a terminal, and other ones in each release.
 
 Everything that dnf writes lies in directories of ours: its cache, its state, its log. The state of modules is changed
-in memory, and no transaction is ever run. Not loaded are plugins that write when a transaction, or any command, begins.
+in memory. Not loaded are plugins that write when a transaction, or any command, begins. One question is another matter:
+'transact' changes the host, as ansible.builtin.dnf would, and nothing but what it has said before that it would do.
 """
 from __future__ import annotations
 
@@ -32,10 +33,12 @@ try:
     import dnf.callback
     import dnf.db.history
     import dnf.exceptions
+    import dnf.i18n
     import dnf.module.module_base
     import dnf.repo
     import dnf.rpm
     import dnf.subject
+    import dnf.transaction
     import hawkey
     import libdnf.transaction
 except ImportError as error:
@@ -70,6 +73,28 @@ class Fetching(dnf.callback.DownloadProgress):
         if time.monotonic() >= self.said + SECONDS:
             self.said = time.monotonic()
             say("fetching %s: %d MB" % (payload, done // 1000000))
+
+
+class Changing(dnf.callback.TransactionProgress):
+    """What becomes of packages, and what their scripts say. failed: scripts and packages that did."""
+
+    def __init__(self):
+        super(Changing, self).__init__()
+        self.failed = []
+        self.said = ""
+
+    def progress(self, package, action, ti_done, ti_total, ts_done, ts_total):
+        words = "%s %s" % (dnf.transaction.ACTIONS.get(action, "at"), package)
+        if package and words != self.said:
+            self.said = words
+            say(words)
+
+    def scriptout(self, msgs):
+        if msgs:
+            say(dnf.i18n.ucd(msgs).rstrip())
+
+    def error(self, message):
+        self.failed.append(message)
 
 
 class Waiting(logging.Handler):
@@ -298,6 +323,11 @@ def simulate(asked):
         hidden = meant(base, spec, base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
         if told and hidden and not dnf.subject.Subject(spec).get_best_query(sack=base.sack):
             left_out.append([hidden[0].name, hidden[0].arch, hidden[0].evr])
+    return dict(resolved(base, told), left_out=left_out)
+
+
+def resolved(base, told):
+    """What a transaction does that was asked for. told: the words of dnf for what cannot be had."""
     items = []
     try:
         if not told and base.resolve(allow_erasing=True):
@@ -306,8 +336,8 @@ def simulate(asked):
             items = [[KINDS[item.action], item.pkg.name, item.pkg.arch, item.pkg.evr, item.pkg.downloadsize,
                       item.pkg.installsize, item.pkg in several] for item in base.transaction if item.action in KINDS]
     except dnf.exceptions.Error as error:
-        told.append(" ".join(str(error).split()))
-    return {"items": items, "problem": " | ".join(told), "left_out": left_out}
+        told = told + [" ".join(str(error).split())]
+    return {"items": items, "problem": " | ".join(told)}
 
 
 def system_cache(asked):
@@ -327,6 +357,69 @@ def system_cache(asked):
         base.repos[name].disable()
     base.fill_sack(load_system_repo=False)
     return base, unread
+
+
+def for_transaction(asked):
+    """A base on the system's own cache and state, as ansible.builtin.dnf has it; who waits for a lock, asks again."""
+    base = configured(asked)
+    conf = base.conf
+    below = prefix(asked)
+    for name in ("cachedir", "logdir", "persistdir"):
+        setattr(conf, name, below + getattr(conf, name))
+    if below:
+        conf.pluginconfpath = [below + "/etc/dnf/plugins"]
+    conf.exit_on_lock = conf.gpgcheck = conf.localpkg_gpgcheck = conf.best = True
+    conf.install_weak_deps = conf.clean_requirements_on_remove = False
+    if asked["only_say"]:
+        base.init_plugins(set(WRITERS))
+    else:
+        base.setup_loggers()
+        base.init_plugins()
+    base.pre_configure_plugins()
+    base.read_all_repos()
+    for pattern in asked["without"]:
+        for repo in base.repos.get_matching(pattern):
+            repo.disable()
+    base.configure_plugins()
+    base.fill_sack(load_system_repo="auto")
+    return base
+
+
+def transact(asked):
+    """What it would do, and where that is what it is asked to do ('items'), do it. 'done': whether it was done;
+    'failed': why it was so with errors; 'scripts': those that failed beside it."""
+    base = for_transaction(asked)
+    try:
+        told = ask_for(base, asked["specs"], asked["allow_downgrade"])
+        for spec in asked["removes"]:
+            try:
+                base.remove(spec)
+            except dnf.exceptions.MarkingError:
+                pass
+        answer = dict(resolved(base, told), done=False)
+        if asked["only_say"] or sorted(answer["items"]) != sorted(asked["items"]):
+            return answer
+        base.download_packages(list(base.transaction.install_set), Fetching())
+        for package in base.transaction.install_set:
+            check_signature(base, package)
+        shown = Changing()
+        number = base.do_transaction(shown)
+        # What a script has said last may have no end of its line
+        say("")
+        ended = base.history.old([number])[0] if number is not None else None
+        failed = ended is not None and bool(ended.return_code)
+        return dict(answer, done=True, failed=shown.failed + ended.output() if failed else [], scripts=shown.failed)
+    finally:
+        base.close()
+
+
+def check_signature(base, package):
+    """By the keys that rpm trusts, and that which the package's repository is configured with."""
+    result, why = base._sig_check_pkg(package)
+    if result == 1 and not package._from_cmdline:
+        base._get_key_for_package(package)
+    elif result:
+        raise dnf.exceptions.Error("%s: %s" % (package, why))
 
 
 def found_in(base, spec):
@@ -401,7 +494,7 @@ def history(asked):
 
 ANSWERS = {"update": update, "versions": versions, "streams": streams, "simulate": simulate, "remove": simulate,
            "refresh": refresh, "download": download, "automatic": automatic, "hidden": hidden,
-           "history": history}
+           "history": history, "transact": transact}
 
 
 # Questions that only look at a base; one is made for all that differ in nothing but what they ask
@@ -418,6 +511,8 @@ def settings(asked):
 def answer(asked):
     try:
         return ANSWERS[asked["op"]](asked)
+    except dnf.exceptions.ProcessLockError as error:
+        return {"locked": error.pid, "said": str(error)}
     except (dnf.exceptions.Error, RuntimeError) as error:
         return {"error": " ".join(str(error).split()) or type(error).__name__}
 

@@ -1,7 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One transaction in two forms: what dnf's library is asked to simulate, and options of ansible.builtin.dnf, which
-does it.
+"""One transaction in two forms: what dnf's library is asked to simulate, and to do where no controller is, and options
+of ansible.builtin.dnf, which does it otherwise.
 
 Both are made here, so that what was simulated is what is done. Pure; the controller imports it too.
 """
@@ -34,6 +34,15 @@ def _spec(name: str, version: Optional[str]) -> str:
     bare = database.bare_name(name)
     arch = name[len(bare):]
     return "%s-%s%s" % (database.without_version(bare, version), full(version), arch)
+
+
+def question(step: Mapping[str, Any]) -> Dict[str, Any]:
+    """What program.TEXT is asked for a package step ('transact'), under the options below."""
+    parameters = step["parameters"]
+    if step["action"] == "packages.remove":
+        return {"specs": [], "removes": specs(parameters["request"]), "allow_downgrade": False, "without": [EVERY]}
+    return {"specs": specs(parameters["request"], parameters.get("files", _NONE)), "removes": [],
+            "allow_downgrade": bool(parameters.get("allow_downgrade")), "without": list(parameters.get("without", ()))}
 
 
 def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = None) -> Dict[str, Any]:

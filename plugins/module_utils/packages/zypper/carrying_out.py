@@ -1,21 +1,16 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Package steps, carried out on the host: ansible.builtin has no module for zypper.
-
-Before it changes anything zypper is asked once more what it would do, on the host's own repositories and locks: what is
-more than the step says is refused. A transaction is never killed: when time is up, the waiting for it ends.
-"""
+"""Package steps, carried out on the host (manager.PackageManager.carry_out)."""
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence
+from typing import List, Mapping, Sequence
 
-from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
-from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
-from ..model import EVERY, Simulation
+from ..model import EVERY
+from ..refusals import refuse_unforeseen
 from ..rpm import database
 from . import asking, history
 from .index import configured, put_repositories, simulated
@@ -25,14 +20,14 @@ _SECONDS = 3600
 
 
 def carry_out(host: Host, journal: Journal, step: Step) -> None:
-    """Executor of a package step. What is there already stays as it is, and is no error."""
+    """See manager.PackageManager.carry_out()."""
     with host.scratch() as scratch:
         # Its lists were renewed before the step (manager.Zypper.refresh())
         options = [*_repositories(host, scratch, step.parameters.get("without", ())), "--no-refresh"]
         there = database.installed(host)
         done = asking.zypper(host, *options, *words(step, there, only_say=True))
         foreseen = simulated(host, done, step.parameters["request"])
-        _refuse(step, foreseen)
+        refuse_unforeseen(step, foreseen, "zypper")
         if not foreseen.installs and not foreseen.removes:
             return
         host.fetches(foreseen.download)
@@ -68,29 +63,3 @@ def _repositories(host: Host, scratch: str, without: Sequence[str]) -> List[str]
         name: {**options, "enabled": "0"} if {name, EVERY}.intersection(without) else options
         for name, options in there.items()})
     return ["--reposd-dir", scratch + "/repos"]
-
-
-def _refuse(step: Step, foreseen: Simulation) -> None:
-    """Raises GpuOpsError where zypper would not do it, or would do more."""
-    before, after = foreseen.change
-    wanted = ", ".join(_told(name, step.change["before"].get(name), version)
-                       for name, version in sorted(step.change["after"].items()))
-    planned = step.change["after"]
-    more = [_told(name, before[name], version) for name, version in sorted(after.items())
-            if name not in planned or planned[name] != version]
-    if foreseen.problem:
-        raise GpuOpsError(
-            "packages.zypper_refuses", found="zypper would refuse the transaction: %s" % foreseen.problem,
-            wanted=wanted, remedy="see that this host's own repositories and locks are in order (`zypper refresh`, "
-                                  "`zypper locks`), and make a new plan")
-    if more:
-        raise GpuOpsError(
-            "packages.zypper_would_do_more", found="zypper would change %s" % ", ".join(more), wanted=wanted,
-            remedy="make a new plan: packages, repositories or locks of this host have changed since this one")
-
-
-def _told(name: str, before: object, after: object) -> str:
-    return "%s (%s -> %s)" % (name, before or "nothing", after or "nothing")
-
-
-EXECUTORS: Dict[str, Executor] = {PACKAGES_INSTALL: carry_out, PACKAGES_REMOVE: carry_out}

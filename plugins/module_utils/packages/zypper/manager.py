@@ -22,7 +22,7 @@ from typing import (
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
-from ...core.journal import PackageChange
+from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
 from ...core.steps import Executor
@@ -50,7 +50,7 @@ class Zypper(RpmManager):
     syncs_automatic: ClassVar[bool] = False
     repositories: ClassVar[str] = REPOSITORIES
     settings: ClassVar[str] = "/etc/zypp/vars.d"
-    executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS, **carrying_out.EXECUTORS}
+    executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS}
 
     def fetched(self, host: Host) -> str:
         return configuration.fetched(host)
@@ -107,6 +107,9 @@ class Zypper(RpmManager):
     def download(self, host: Host, step: Step) -> None:
         self.refresh(host, step.parameters["request"])
         carrying_out.fetch(host, step)
+
+    def carry_out(self, host: Host, journal: Journal, step: Step) -> None:
+        carrying_out.carry_out(host, journal, step)
 
     def prepare(
         self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
