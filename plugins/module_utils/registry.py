@@ -62,18 +62,18 @@ def read_facts(host: Host) -> HostFacts:
     return host_facts_and_health(host).but(low_level_runtimes=in_use(host))
 
 
-def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
+def plan_host(host: Host, parameters: Mapping[str, Any], is_alone: bool = False) -> Dict[str, Any]:
     """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
     'converged', 'waiting', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus', 'devices'}: the plans
     of all capabilities that have parameters, chained on the facts each one leaves, once no other run works on the host
-    ('lock_timeout').
+    ('lock_timeout'). is_alone: whether this run holds the host's lock.
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
     With 'validation', the host is checked in the same call where nothing is to be done: {'checks', 'validated'}.
     With 'keep', a plan that has something to be done stays on the host: 'kept_as'.
     """
-    waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
+    waited = "" if is_alone else HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     starting = await_startup(host)
     named = (board for each in CAPABILITIES for board in boards_of(parameters.get(each.name) or {}))
     now = facts = foreseen(read_facts(host), tuple(dict.fromkeys(named)))

@@ -64,6 +64,8 @@ def _unit(command: str, timeout: int) -> str:
         "StandardOutput=journal+console",
         "StandardError=journal+console",
         "TimeoutStartSec=%ds" % timeout,
+        # A package manager that is at work when the time is over is left to end
+        "KillMode=process",
         # A process that hangs in the driver outlives every signal
         "TimeoutStopSec=10s",
         "",

@@ -40,6 +40,8 @@ from ..writing import boards_of
 from . import boot_record
 
 VALIDATION = "validation"
+# The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
+RUN = "gpuops on this host"
 
 Options = Mapping[str, Any]
 
@@ -145,9 +147,9 @@ def apply(
     given = _of_capabilities(options)
     if allowed:
         given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
-    lock = HostLock(host, "", "gpuops apply for %s" % _asked_by())
+    lock = HostLock(host, RUN, "gpuops apply for %s" % _asked_by())
     with lock.held(timeout) as waited:
-        planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})})
+        planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})}, is_alone=True)
         _refuse(planned, pods_stay)
         done = _Done()
         for capability in _to_run(planned):
@@ -192,7 +194,8 @@ def _run(
         return foreseen(read_facts(host), boards_of(options))
 
     return Run(capability, options, host, facts, allowed,
-               None if approved is None else kept.approved(host, approved, capability.name), step_begins=step_begins)
+               None if approved is None else kept.approved(host, approved, capability.name), step_begins=step_begins,
+               carries_out_packages=True)
 
 
 def _of_capabilities(options: Options) -> Dict[str, Dict[str, Any]]:

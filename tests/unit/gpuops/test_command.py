@@ -209,6 +209,20 @@ def test_one_run_at_a_time(host: Host, capsys: pytest.CaptureFixture[str], monke
     assert not host.exists(RECORD)
 
 
+def test_what_a_package_manager_goes_on_with_is_taken_up_by_the_next_run(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever process that is."""
+    have(host, first="one\n")
+    lock = HostLock(host, acts.RUN, "gpuops apply for somebody")
+    with lock.held(0):
+        lock.hand_over()
+    lease = json.loads(str(host.read(RECORD)))
+    host.write(RECORD, json.dumps({**lease, "pid": 1, "started": "7"}))
+    assert called(host, "apply", "--lock-timeout", "0") == 0
+    assert host.read("/etc/first") == "one\n"
+
+
 def test_the_history_is_of_the_journal(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(host, "history") == 0
     assert capsys.readouterr().out == "nothing was done on this host yet\n"
