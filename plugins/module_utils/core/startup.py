@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Set
 
 from .errors import GpuOpsError
 from .host import Host
@@ -24,6 +24,9 @@ STARTED = "/run/gpuops/started"
 LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.5
 
+# Roots of hosts
+_waited_in_vain: Set[str] = set()
+
 
 class Jobs(NamedTuple):
     """Units that are being started, and those whose start waits for another job."""
@@ -35,7 +38,8 @@ class Jobs(NamedTuple):
 def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
     """Wait until systemd has started what it starts at boot; units that still start when the time is over.
 
-    What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself.
+    What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself. One
+    that has waited in vain looks once more each time it asks, and waits no more.
     """
     if not host.is_dir(BOOTED) or not 0 <= _age(host) < STARTUP_SECONDS or host.exists(STARTED):
         return []
@@ -48,7 +52,10 @@ def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
         quiet = 0 if jobs.running else quiet + 1
         return quiet > (1 if jobs.waiting else 0)
 
-    jobs, started = wait_for(lambda: _starting(host), ended, limit, PAUSE_SECONDS)
+    jobs, started = wait_for(
+        lambda: _starting(host), ended, 0 if host.root in _waited_in_vain else limit, PAUSE_SECONDS)
+    if not started:
+        _waited_in_vain.add(host.root)
     if started and host.is_root():
         host.make_directory(os.path.dirname(STARTED), 0o700)
         host.write(STARTED, "")

@@ -49,6 +49,15 @@ def test_one_that_hangs_is_told_when_the_time_is_over(tmp_path: Path) -> None:
     assert await_startup(host, limit=0) == ["nvidia-persistenced.service"] and not host.exists(startup.STARTED)
 
 
+def test_a_run_that_has_waited_in_vain_waits_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks many times, and a boot has a limit for all of it."""
+    monkeypatch.setattr(startup, "PAUSE_SECONDS", 0.01)
+    host = Started(tmp_path, 5, [PERSISTENCED])
+    assert await_startup(host, limit=0.2) and host.asked > 2
+    asked = host.asked
+    assert await_startup(host, limit=600) and host.asked == asked + 1
+
+
 @pytest.mark.parametrize("jobs", ["", "9 systemd-udev-trigger.service stop running\n", "No jobs running.\n"])
 def test_what_stops_is_not_waited_for(tmp_path: Path, jobs: str) -> None:
     host = Started(tmp_path, 5, [jobs])
