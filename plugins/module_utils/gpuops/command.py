@@ -21,6 +21,7 @@ from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.plan import Disruption, Step, readable
+from ..core.rights import TO_READ, not_root
 from ..core.secrets import masked, passwords
 from ..registry import secrets_of
 from ..validation.compute.levels import NAMES
@@ -117,6 +118,8 @@ def _add(
 
 
 def _info(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    if not host.is_root():
+        _tell(str(not_root(TO_READ)), to_people=True)
     return acts.info(host)
 
 

@@ -196,6 +196,15 @@ def test_without_root_nothing_is_planned_or_told(
         assert "[host.no_root]" in capsys.readouterr().err
 
 
+def test_who_is_not_root_is_told_what_he_may_see_and_that_it_may_not_be_all(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Host, "is_root", lambda _host: False)
+    assert called(host, "info") == 0
+    told = capsys.readouterr()
+    assert told.out and "[host.no_root]" in told.err
+
+
 def test_one_run_at_a_time(host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the command and of modules."""
     have(host, first="one\n")
