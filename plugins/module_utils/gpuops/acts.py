@@ -18,7 +18,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.lock import HostLock
-from ..core.plan import REBOOT, Step
+from ..core.plan import REBOOT
 from ..core.refusal import Refusal
 from ..core.rights import TO_READ, require_root
 from ..hardware.awaited import foreseen
@@ -114,7 +114,7 @@ def _of_boot(options: Options, facts: HostFacts) -> Dict[str, Any]:
 
 def _not_all(done: Mapping[str, Any]) -> GpuOpsError:
     left = [*(step["id"] for step in done["deferred"]),
-            *(each["id"] for each in done["plan"]["requirements"] if each["kind"] == REBOOT)]
+            *(each["id"] for each in done["requirements"] if each["kind"] == REBOOT)]
     return GpuOpsError(
         "gpuops.boot_incomplete",
         found="left of the plan, since it disturbs more than is allowed or needs another boot: %s" % ", ".join(left),
@@ -148,20 +148,38 @@ def apply(
     if allowed:
         given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
     lock = HostLock(host, RUN, "gpuops apply for %s" % _asked_by())
+    done = _Done()
     with lock.held(timeout) as waited:
-        planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})}, is_alone=True)
-        _refuse(planned, pods_stay)
-        done = _Done()
-        for capability in _to_run(planned):
-            done.run(_run(host, capability, given[capability.name], approved, step_begins), lock)
+        planned = first = _planned(host, given, approved, pods_stay)
+        _carry_out(host, given, planned, lock, step_begins, done)
+        if planned["waiting"] and approved is None:
+            # What could be planned only now that the others have acted; of a plan that somebody has read, nothing more
+            planned = _planned(host, given, None, pods_stay)
+            _carry_out(host, given, planned, lock, step_begins, done)
     return {
         "changed": bool(done.applied),
-        **{name: planned[name] for name in ("plan", "text", "digest", "returns_to")},
+        **{name: first[name] for name in ("plan", "text", "digest", "returns_to")},
         "applied": done.applied,
-        "deferred": [step.to_dict() for step in done.deferred],
-        "reboot_required": done.reboot_required,
+        "deferred": list(done.deferred.values()),
+        "requirements": planned["plan"]["requirements"],
+        "reboot_required": any(each["kind"] == REBOOT for each in planned["plan"]["requirements"]),
         "waited_for": waited,
     }
+
+
+def _planned(host: Host, given: Options, approved: Optional[Mapping[str, Any]], pods_stay: bool) -> Dict[str, Any]:
+    """What gpu_plan says, under the lock; what it refuses is refused before anything is changed."""
+    planned = plan_host(host, {**given, **({} if approved is None else {"approved_plan": approved})}, is_alone=True)
+    _refuse(planned, pods_stay)
+    return planned
+
+
+def _carry_out(
+    host: Host, given: Options, planned: Mapping[str, Any], lock: HostLock, step_begins: StepBegins, done: _Done
+) -> None:
+    """Exactly that plan, as `site` has the writers do."""
+    for capability in _to_run(planned):
+        done.run(_run(host, capability, given[capability.name], planned["plan"], step_begins), lock)
 
 
 class _Done:
@@ -169,8 +187,7 @@ class _Done:
 
     def __init__(self) -> None:
         self.applied: List[str] = []
-        self.deferred: List[Step] = []
-        self.reboot_required = False
+        self.deferred: Dict[str, Dict[str, Any]] = {}
 
     def run(self, run: Run, lock: HostLock) -> None:
         try:
@@ -180,22 +197,19 @@ class _Done:
             error.details["changed"] = bool(error.details["applied"])
             raise
         self.applied += outcome.applied
-        self.deferred += outcome.deferred
-        self.reboot_required |= outcome.plan.reboot_required
+        self.deferred.update({step.id: step.to_dict() for step in outcome.deferred})
 
 
 def _run(
-    host: Host, capability: Capability[Any, Any], given: Options, approved: Optional[Mapping[str, Any]],
-    step_begins: StepBegins
+    host: Host, capability: Capability[Any, Any], given: Options, approved: Mapping[str, Any], step_begins: StepBegins
 ) -> Run:
     options, allowed = options_of(capability, given)
 
     def facts(host: Host) -> HostFacts:
         return foreseen(read_facts(host), boards_of(options))
 
-    return Run(capability, options, host, facts, allowed,
-               None if approved is None else kept.approved(host, approved, capability.name), step_begins=step_begins,
-               carries_out_packages=True)
+    return Run(capability, options, host, facts, allowed, kept.approved(host, approved, capability.name),
+               step_begins=step_begins, carries_out_packages=True)
 
 
 def _of_capabilities(options: Options) -> Dict[str, Dict[str, Any]]:

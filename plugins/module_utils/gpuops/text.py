@@ -68,7 +68,7 @@ def apply(result: Result) -> str:
     lines += ["not done: %s (%s); --allowed-disruption %s lets it" % (
         step["id"], step["why"], step["disruption"]) for step in result["deferred"]]
     if result["reboot_required"]:
-        lines += ["then: reboot this host; %s" % requirement["why"] for requirement in result["plan"]["requirements"]]
+        lines += ["then: reboot this host; %s" % requirement["why"] for requirement in result["requirements"]]
     return "\n".join(lines)
 
 

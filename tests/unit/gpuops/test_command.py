@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Set, Tuple
 
@@ -161,6 +161,22 @@ def test_an_approved_plan_is_held_to(host: Host, tmp_path: Path, capsys: pytest.
     assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["code"] == "approval.of_other_options"
     have(host, first="one\n")
     assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["applied"] == ["first/file.write//etc/first"]
+
+
+def test_what_can_be_planned_only_after_others_is_done_too_unless_a_plan_was_read(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(seen: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return CAPABILITIES[2].plan(seen, policy, facts) if host.exists("/etc/first") else Plan(
+            complete=False, notes=("The third waits for the first.",))
+
+    for module in (registry, acts):
+        monkeypatch.setattr(module, "CAPABILITIES", (CAPABILITIES[0], replace(CAPABILITIES[2], plan=plan)))
+    have(host, first="one\n", third="three\n")
+    host.write("/tmp.json", json.dumps(result(host, capsys, "plan")))
+    assert result(host, capsys, "apply", "--approved-plan", "/tmp.json")["applied"] == ["first/file.write//etc/first"]
+    host.remove("/etc/first")
+    assert result(host, capsys, "apply")["applied"] == ["first/file.write//etc/first", "third/file.write//etc/third"]
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{"])
