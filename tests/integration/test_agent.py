@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The command gpuops on hosts: what it plans and does is what a controller plans and does, and needs none.
 
-Two hosts alike: `site` installs the one; the other has the agent and nothing else, and boots. Its kubelet is a unit that
-only says that it runs: what is shown is when it may start.
+Two hosts alike: `site` installs the one; the other has the agent and nothing else, and boots. Its kubelet is a unit
+that only says that it runs: what is shown is when it may start.
 """
 from __future__ import annotations
 
