@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from ..core.host import Host
-from .catalogue import NONE, WARNING, sxid, xid
+from ..hardware.recovery import REMEDIES
+from .catalogue import meaning_of
 from .kernel_log import FALLEN_OFF, Event, Record, gaps, parse_event, parse_record, parse_uuids
 
 # A GPU may write hundreds of thousands of lines of one error: it is told once, with their number
@@ -68,16 +69,15 @@ def _events(records: Iterable[Record]) -> Iterable[Event]:
 
 def _error(each: _Same, uuids: Mapping[str, str]) -> Dict[str, Any]:
     event = each.last
-    meaning = sxid(event.number, bool(event.is_fatal)) if event.is_switch else xid(event.number)
-    is_warning = meaning.by_severity and event.is_fatal is False
+    meaning = meaning_of(event, {})
     return {
         "pci_address": event.address,
         "uuid": uuids.get(event.address, ""),
         "xid": None if event.is_switch else event.number,
         "sxid": event.number if event.is_switch else None,
         "meaning": meaning.text,
-        "kind": WARNING if is_warning else meaning.kind,
-        "remedy": NONE if is_warning else meaning.remedy,
+        "kind": meaning.kind,
+        "remedy": REMEDIES[meaning.remedy],
         "count": each.count,
         "first_seconds": each.first_at // 1000000,
         "last_seconds": event.at // 1000000,
