@@ -28,7 +28,7 @@ from .nvml_mig import read_mig
 SILENCE = 60.0
 # Seconds that all calls may take: GPUs that no process holds are initialised one after the other
 PATIENCE = 300.0
-_UNSTARTED = "no process can be started to call NVML: %s"
+UNSTARTED = "no process can be started to call NVML: %s"
 _NO_LIBRARY, _NO_DRIVER = "libnvidia-ml.so.1 is not installed", "no driver is loaded"
 
 # nvml.h: nvmlGpuFabricState_t
@@ -131,7 +131,7 @@ class NvmlReading:
     @property
     def is_untried(self) -> bool:
         """Whether NVML was not even asked, which says nothing of it."""
-        return self.error.startswith((_NO_LIBRARY, _NO_DRIVER, _UNSTARTED % ""))
+        return self.error.startswith((_NO_LIBRARY, _NO_DRIVER, UNSTARTED % ""))
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -190,7 +190,7 @@ def read_nvml(
     try:
         receiver, sender, child = forked()
     except OSError as error:
-        return NvmlReading(error=_UNSTARTED % os.strerror(error.errno or 0))
+        return NvmlReading(error=UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
         be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
     os.close(sender)
@@ -228,7 +228,7 @@ class Session:
         except OSError as error:
             os.close(taken)
             os.close(self._asking)
-            raise NvmlFailed("nvmlInit", 0, _UNSTARTED % os.strerror(error.errno or 0)) from error
+            raise NvmlFailed("nvmlInit", 0, UNSTARTED % os.strerror(error.errno or 0)) from error
         if self._child == 0:
             be_the_child(sender, lambda: _answer_all(_Announced(nvml, sender), requests, taken), taken)
         os.close(taken)
