@@ -35,7 +35,7 @@ from .policy import HealthPolicy
 PAUSE_SECONDS = 60
 # So that nothing grows for ever
 HISTORY, ACTS, MOST_FINDINGS, MOST_COUNTED, MOST_SUSPECTS = 200, 50, 500, 500, 16
-ACTION, MISSING, SUSPECT = "recovery_action", "missing", "suspicion"
+ACTION, MISSING, SUSPECT, FAILED = "recovery_action", "missing", "suspicion", "compute"
 _HOST = Subject(HOST)
 # What NVML says of a GPU that answers: the attribute, its kind, what mends it, and that in words
 _LEVELS = (
@@ -216,12 +216,16 @@ class _Round:
         other = self.findings.get(named.key)
         if other is not None:
             kind, remedy = _worst((other.kind, other.remedy), (finding.kind, finding.remedy))
-            named = replace(other, kind=kind, remedy=remedy, count=other.count + finding.count)
+            named = replace(other, kind=kind, remedy=remedy, count=other.count + finding.count, mended="",
+                            proof=self._passed(subject))
         self.findings[named.key] = named
 
     def _gpu_at(self, address: str) -> Subject:
         known = next((each for each in self.gpus.values() if each.address == address), None)
         return Subject(GPU, address=address) if known is None else _subject(known)
+
+    def _gpu_of(self, uuid: str) -> Subject:
+        return _subject(self.gpus[uuid]) if uuid in self.gpus else Subject(GPU, uuid)
 
     # the kernel's log
 
@@ -423,18 +427,28 @@ class _Round:
             return
         self.unknown.pop(COMPUTED, None)
         owners = {part: known for known in self.gpus.values() for part in (known.uuid, *known.parts)}
-        for code, entries, remedy, text in (
-                ("compute", record["failed"], RESET, "a compute check failed: %s"),
-                ("compute_hang", record["left"], REBOOT, "a compute check hangs in the driver (process %s)")):
-            found = {}
-            for uuid, entry in entries.items():
-                subject = _subject(owners[uuid]) if uuid in owners else Subject(GPU, uuid)
-                found[subject.key] = subject, text % (entry if code == "compute" else entry[0])
-            for subject, words in found.values():
-                self._level(subject, COMPUTE, code, True, SICK, remedy, words)
-            for known in self.gpus.values():
-                if _subject(known).key not in found:
-                    self.released.pop(key_of(_subject(known), code), None)
+        failed: Dict[str, List[str]] = {}
+        for device in sorted(record["failed"]):
+            failed.setdefault(owners[device].uuid if device in owners else device, []).append(device)
+        for uuid in {*self.gpus, *failed}:
+            self._judge_failures(self._gpu_of(uuid), failed.get(uuid, []), record)
+        for uuid in {*self.gpus, *record["left"]}:
+            process = record["left"].get(uuid, [0])[0]
+            self._level(self._gpu_of(uuid), COMPUTE, "compute_hang", bool(process), SICK, REBOOT,
+                        "a compute check hangs in the driver (process %d)" % process)
+
+    def _judge_failures(self, subject: Subject, devices: List[str], record: Mapping[str, Any]) -> None:
+        """Of the record a failure goes on until its device passes: what it had before a remedy is not found after it."""
+        key = key_of(subject, FAILED)
+        if not devices:
+            self.released.pop(key, None)
+            return
+        text = "a compute check failed: %s" % "; ".join(dict.fromkeys(record["failed"][device] for device in devices))
+        which = ["%s at %s" % (device, record["failed_at"].get(device)) for device in devices]
+        before = self.findings.get(key)
+        is_old = before is not None and before.mended and set(which) <= set(before.detail.split(", "))
+        if not is_old and not self._is_released(key, SICK, RESET):
+            self._raise(subject, COMPUTE, FAILED, SICK, RESET, text, self.now, detail=", ".join(which))
 
     def _passed(self, subject: Subject) -> Dict[str, str]:
         """{UUID: the check that it passed} of those devices of a subject that have passed one."""
