@@ -147,7 +147,8 @@ def _kept(host: Host) -> _Found:
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             unreadable.append(path)
             troubles.append("%s cannot be understood: %s" % (path, error or "it is no state"))
-    state = max(found, key=lambda each: each.rounds, default=State())
+    # One that began while the other could not be read knows less than that
+    state = max(found, key=lambda each: (STATE not in each.unknown, each.rounds), default=State())
     if troubles and not found:
         state = State(unknown={STATE: Unknown(time.time(), "; ".join(troubles))})
     return _Found(state, tuple(unreadable), is_unread and not found)
