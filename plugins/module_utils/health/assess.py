@@ -406,9 +406,13 @@ class _Round:
         if not self.answers:
             return
         listed = {gpu.pci_address for gpu in reading.gpus}
-        for address, is_ours in self.look.bus.items():
-            if is_ours and address not in listed:
-                self._probe(self._gpu_at(address), NVML, "no_answer", True, SICK, RESET, "NVML does not list the GPU")
+        unlisted = [address for address, is_ours in self.look.bus.items() if is_ours and address not in listed]
+        # Of a GPU that is lost, NVML may not even tell the place
+        nameless = [gpu for gpu in reading.gpus if gpu.error and not gpu.pci_address]
+        if len({gpu.error_code for gpu in nameless}) != 1 or len(nameless) != len(unlisted):
+            nameless = [NvmlGpu(index=-1, error="NVML does not list it")] * len(unlisted)
+        for address, gpu in zip(unlisted, nameless):
+            self._not_answering(replace(gpu, pci_address=address))
         for known in list(self.gpus.values()):
             if known.address and known.address not in self.look.bus and known.uuid not in self.answering:
                 self._probe(_subject(known), NVML, MISSING, True, SICK, REBOOT, "the GPU is not on the PCI bus")

@@ -450,6 +450,22 @@ def test_a_look_that_fails_is_a_finding_the_third_time(
     assert world.codes == []
 
 
+def test_a_lost_gpu_whose_place_nvml_does_not_tell_is_the_one_that_is_missing(world: HealthWorld) -> None:
+    world.sets(0, uuid="", serial="", pci_address="", error="GPU is lost", error_code=LOST)
+    world.round()
+    assert world.found() == [("lost", "sick", "reboot")]
+    assert world.finding("lost").subject.uuid == "GPU-0"
+
+
+def test_several_nameless_gpus_that_differ_are_told_apart_by_nobody(world: HealthWorld) -> None:
+    for index, code in ((0, LOST), (1, 999)):
+        world.sets(index, uuid="", pci_address="", error="x", error_code=code)
+    world.round(2)
+    assert world.found() == []
+    world.round()
+    assert world.found() == [("no_answer", "sick", "reset")] * 2
+
+
 def test_a_call_that_hangs_is_a_finding_at_once_and_no_gpus_failure_beside_it(world: HealthWorld) -> None:
     world.trouble = {"error": "nvmlInit had not answered after 60 s", "hung": "nvmlInit"}
     world.round(5)
