@@ -48,7 +48,7 @@ class HealthWorld:
         self.failed: Dict[str, str] = {}
         self.failures = 0
         self.left: Dict[str, Any] = {}
-        self.bus: Any = {place: True for place in PLACES}
+        self.bus: Any = dict.fromkeys(PLACES, True)
         self.services: Dict[str, Service] = {}
         self.fabric = False
         self.computed = 0
