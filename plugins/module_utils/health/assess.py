@@ -155,7 +155,7 @@ def _ask_gpu(ledger: Ledger, gpu: NvmlGpu) -> None:
         waits = gpu.waits_for_fabric
         ledger.probe(subject, FABRIC, "registration", waits, SICK, RESTART if ledger.look.fabric else NONE,
                      "the GPU is not registered with its fabric: %s, status %d" % (
-                        gpu.fabric_state, gpu.fabric_status), ledger.policy.fabric_seconds)
+                         gpu.fabric_state, gpu.fabric_status), ledger.policy.fabric_seconds)
         wrong = [found for found, _remedy in complaints(gpu.fabric_health, gpu.fabric_summary)]
         ledger.probe(subject, FABRIC, "fabric_health", None if waits else bool(wrong), SICK,
                      rung_of(gpu.fabric_health, gpu.fabric_summary), "the GPU's fabric: %s" % ", ".join(wrong))

@@ -127,9 +127,9 @@ def overrides_of(given: Any) -> Overrides:
     three optional. Raises GpuOpsError with every slip."""
     refusals: List[Refusal] = []
     found: Dict[Tuple[str, int], Mapping[str, Any]] = {}
-    for series, rows in _items(given, "the overrides", refusals):
+    for series, rows in _items(given, "all of them", refusals):
         if series not in ("xid", "sxid"):
-            refusals.append(_malformed("'%s' in the overrides" % series, "'xid' or 'sxid'"))
+            refusals.append(_malformed("'%s'" % series, "'xid' or 'sxid'"))
             continue
         for number, row in _items(rows, "'%s'" % series, refusals):
             where = "%s %s" % (series, number)
@@ -182,4 +182,4 @@ def _complaint(series: str, number: int, changes: Mapping[str, Any]) -> Any:
 
 
 def _malformed(found: str, wanted: str) -> Refusal:
-    return Refusal("health.override_not_understood", found, wanted, _REMEDY)
+    return Refusal("health.override_not_understood", "in the overrides of errors: %s" % found, wanted, _REMEDY)

@@ -55,4 +55,5 @@ def policy_of(given: Mapping[str, Any]) -> HealthPolicy:
 
 
 def _malformed(found: str, wanted: str) -> Refusal:
-    return Refusal("health.policy_not_understood", found, wanted, "correct it; `docs/health.md` has what there is")
+    return Refusal("health.policy_not_understood", "in how health is watched: %s" % found, wanted,
+                   "correct it; `docs/health.md` has what there is")
