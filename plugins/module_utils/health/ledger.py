@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..hardware.nvml import NvmlGpu
-from ..hardware.recovery import LADDER, NONE, OUT, RELOAD, asked_for, satisfies
+from ..hardware.recovery import LADDER, NONE, RELOAD, asked_for, satisfies
 from ..validation.compute.levels import at_least
 from .catalogue import KINDS, PENDING, SICK, WARNING
-from .findings import GPU, HOST, KERNEL_LOG, NVML, Finding, Moment, Subject, key_of
+from .findings import GPU, HOST, NVML, Finding, Moment, Subject, key_of
 from .kernel_log import Record, parse_uuids
 from .model import STATE, Act, Failing, Known, Look, State, Unknown
 from .policy import HealthPolicy
@@ -120,7 +120,7 @@ class Ledger:
             return {}
         wanted = self._devices(subject) if subject.kind == GPU else list(record["passed"])
         return {device: "%s %s %s" % (record["driver"], passed["at"], passed["level"]) for device in wanted
-                for passed in (record["passed"].get(device),) if passed and device not in record["failed"]}
+                for passed in (record["passed"].get(device),) if passed}
 
     def _devices(self, subject: Subject) -> List[str]:
         """What has to compute for it; of the host and its switches all GPUs, as far as they answer."""
@@ -212,12 +212,11 @@ class Ledger:
     def end(self) -> None:
         """Clear what has been proved to have ended."""
         for key, finding in list(self.findings.items()):
-            if key in self.seen or (finding.source == KERNEL_LOG and self.look.records is None):
+            if key in self.seen:
                 continue
             if finding.kind == WARNING:
                 self._end_warning(finding)
-            elif finding.remedy != OUT and (finding.mended or finding.remedy == NONE) \
-                    and self._is_proved(finding.subject, finding.proof):
+            elif (finding.mended or finding.remedy == NONE) and self._is_proved(finding.subject, finding.proof):
                 self.clear(key, ", and ".join(filter(None, [finding.mended, "a compute check that passed"])))
         self._bound()
         lost = self.unknown.get(STATE)

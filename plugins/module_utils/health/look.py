@@ -39,8 +39,7 @@ def look_after(host: Host, before: State, acts: Tuple[Act, ...]) -> Look:
     """What tells the time before a remedy from the time after it; it takes moments, and asks no GPU."""
     return Look(
         taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_read(lambda: load_of(host)) or "",
-        records=read_records(host), compute=_read(lambda: record.kept(host)), services=before.services, acts=acts,
-        left=before.left)
+        records=read_records(host), compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
 
 
 def read_records(host: Host) -> Optional[Tuple[Record, ...]]:

@@ -26,6 +26,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import DIRECTORY as LASTING
 from ..core.lock import DIRECTORY as PASSING
+from ..hardware.recovery import LADDER
 from . import assess as assessing
 from .look import look_after, read_look
 from .metrics import metrics_text
@@ -65,6 +66,10 @@ def note_remedy(
 
     remedy: a rung of the ladder. subject: key of what it was done to, '' for the whole host. text: who did it, and why.
     """
+    if remedy not in LADDER[1:-1]:
+        raise GpuOpsError("health.no_remedy", "'%s'" % remedy, "one of %s" % ", ".join(LADDER[1:-1]),
+                          "say which of them was done; what is to be taken out is released by a person")
+
     def noted(state: State) -> State:
         # Within the guard, so that no other round comes between
         act = Act(remedy, subject, time.time(), host.boot(), text)
@@ -93,9 +98,12 @@ def kept(host: Host) -> State:
     return _kept(host).state
 
 
-def forget(host: Host) -> bool:
+def forget(host: Host, metrics_directory: str = "") -> bool:
     """Remove everything that is kept; whether there was anything."""
-    paths = [path for path in (KEPT, LATEST, GUARD, SUMMARY, CONDITIONS) if host.exists(path)]
+    paths = [KEPT, LATEST, GUARD, SUMMARY, CONDITIONS]
+    if metrics_directory:
+        paths += ["%s/%s%s" % (metrics_directory, METRICS, ending) for ending in ("", ".new")]
+    paths = [path for path in paths if host.exists(path)]
     paths += ["%s/%s" % (LASTING, name) for name in host.list(LASTING) if _is_aside(name)]
     for path in paths:
         host.remove(path)
@@ -202,10 +210,20 @@ def _tell(host: Host, state: State, policy: HealthPolicy, metrics_directory: str
     files: Dict[str, str] = {
         SUMMARY: json.dumps(data, sort_keys=True, indent=1) + "\n",
         CONDITIONS: conditions_text(data, state.boot, time.clock_gettime(time.CLOCK_BOOTTIME), policy.stale_seconds)}
-    if metrics_directory and host.is_dir(metrics_directory):
-        files["%s/%s" % (metrics_directory, METRICS)] = metrics_text(state)
     with contextlib.suppress(GpuOpsError):
         host.make_directory(PUBLIC, 0o755)
     for path, text in files.items():
         with contextlib.suppress(GpuOpsError):
             host.write(path, text, 0o644)
+    if metrics_directory:
+        with contextlib.suppress(GpuOpsError):
+            _collect(host, metrics_directory, metrics_text(state))
+
+
+def _collect(host: Host, directory: str, text: str) -> None:
+    """Whatever is called .prom there is read at any moment, hidden or not, and what is half of it is an error: it is
+    written under another name first."""
+    if host.is_dir(directory):
+        path = "%s/%s" % (directory, METRICS)
+        host.write(path + ".new", text, 0o644)
+        host.rename(path + ".new", path)

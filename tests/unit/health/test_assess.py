@@ -121,6 +121,18 @@ def test_a_gpu_that_has_moved_keeps_what_was_found_of_it(world: HealthWorld) -> 
     assert world.state.gpus["GPU-0"].address == "0000:5e:00.0"
 
 
+def test_a_gpu_that_may_be_the_one_that_does_not_answer_elsewhere_is_not_forgotten(world: HealthWorld) -> None:
+    world.xid(64)
+    world.round()
+    world.boot()
+    world.gpus = [gpu(0, uuid="GPU-new", serial="1777"), gpu(1, uuid="", serial="", error="x", error_code=999)]
+    world.round(5)
+    assert "xid 64" in world.codes and "GPU-0" in world.state.gpus
+    world.gpus[1] = gpu(1)
+    world.round()
+    assert world.ended()[-1] == ("xid 64", "another GPU is in its place")
+
+
 @pytest.mark.parametrize("lines", [1, 2, 50])
 def test_lines_of_one_moment_are_one_occurrence(world: HealthWorld, lines: int) -> None:
     for _each in range(lines):

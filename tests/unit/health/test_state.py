@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 from health_world import PLACES, gpu
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as host_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
@@ -190,6 +191,13 @@ def test_a_remedy_that_is_written_down_and_a_check_after_it_end_a_finding(bench:
     assert bench.summary()["verdict"] == "well"
 
 
+@pytest.mark.parametrize("remedy", ["", "out", "pray"])
+def test_only_what_can_be_done_is_written_down(bench: Bench, remedy: str) -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        keeping.note_remedy(bench.host, POLICY, remedy)
+    assert refused.value.code == "health.no_remedy" and not bench.path(keeping.KEPT).exists()
+
+
 def test_another_load_of_the_driver_is_seen_by_itself(bench: Bench) -> None:
     bench.log(XID % 119)
     bench.round()
@@ -210,12 +218,19 @@ def test_a_person_releases_what_is_there_and_nothing_else(bench: Bench) -> None:
     assert codes(bench.round()) == [] and bench.summary()["findings"] == []
 
 
-def test_metrics_are_written_where_they_are_collected(bench: Bench) -> None:
-    bench.round(directory="/var/lib/node_exporter")
-    assert not bench.path("/var/lib/node_exporter").exists()
-    bench.path("/var/lib/node_exporter").mkdir()
-    bench.round(directory="/var/lib/node_exporter")
-    assert [path.name for path in bench.path("/var/lib/node_exporter").iterdir()] == [keeping.METRICS]
+def test_metrics_are_written_where_they_are_collected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = "/var/lib/node_exporter"
+    bench.round(directory=directory)
+    assert not bench.path(directory).exists()
+    bench.path(directory).mkdir()
+    written: List[str] = []
+    beside = host_module._beside
+    monkeypatch.setattr(host_module, "_beside", lambda target: written.append(beside(target)) or beside(target))
+    bench.round(2, directory=directory)
+    assert [path.name for path in bench.path(directory).iterdir()] == [keeping.METRICS]
+    assert bench.path(directory + "/" + keeping.METRICS).stat().st_mode & 0o777 == 0o644
+    assert written and not any(name.endswith(".prom") for name in written), "the collector reads hidden files too"
+    assert keeping.forget(bench.host, directory) and not list(bench.path(directory).iterdir())
 
 
 def test_everything_that_is_kept_is_taken_back(bench: Bench) -> None:
