@@ -215,6 +215,6 @@ def _judge_failures(ledger: Ledger, subject: Subject, devices: List[str], record
     text = "a compute check failed: %s" % "; ".join(dict.fromkeys(record["failed"][device] for device in devices))
     which = ["%s at %s" % (device, record["failed_at"].get(device)) for device in devices]
     before = ledger.findings.get(key)
-    is_old = before is not None and before.mended and set(which) <= set(before.detail.split(", "))
+    is_old = before is not None and set(which) <= set(before.detail.split(", "))
     if not is_old and not ledger.is_released(key, SICK, RESET):
         ledger.begin(subject, COMPUTE, FAILED, SICK, RESET, text, ledger.now, detail=", ".join(which))

@@ -19,14 +19,16 @@ from .policy import HealthPolicy
 HISTORY, ACTS, MOST_FINDINGS = 200, 50, 500
 ACTION, MISSING = "recovery_action", "missing"
 THE_HOST = Subject(HOST)
+# In place of what had passed, where that could not be read: all that is there when it can be
+_UNREAD = {"": "unread"}
 
 
 class Ledger:
     """A state, and the look that is added to it. Whoever reads the look tells it what is so; end() then clears what has
     been proved to have ended, and closed() is the state afterwards.
 
-    seen:       keys of what was found in this look; going_on: of that what is so now.
-    answering:  GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
+    seen:      keys of what was found in this look, which does not end by it.
+    answering: GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
     """
 
     def __init__(self, state: State, look: Look, policy: HealthPolicy, now: float) -> None:
@@ -43,9 +45,7 @@ class Ledger:
         self.sequence = state.sequence if state.boot == look.boot else -1
         self.records: Tuple[Record, ...] = tuple(
             record for record in look.records or () if record.sequence > self.sequence)
-        # Keys of what was found in this look, and of that what is so now
         self.seen: Set[str] = set()
-        self.going_on: Set[str] = set()
         reading = look.nvml
         self.answers = reading is not None and not reading.error
         gpus = reading.gpus if reading is not None and self.answers else ()
@@ -60,8 +60,7 @@ class Ledger:
         self.acts.append(act)
         is_whole = not act.subject or LADDER.index(act.remedy) >= LADDER.index(RELOAD)
         for key, finding in self.findings.items():
-            if satisfies(act.remedy, finding.remedy) and (is_whole or act.subject == finding.subject.key) \
-                    and key not in self.going_on:
+            if satisfies(act.remedy, finding.remedy) and (is_whole or act.subject == finding.subject.key):
                 self.findings[key] = replace(finding, mended=act.text or act.remedy,
                                              proof=self.passed(finding.subject) if proof is None else proof)
 
@@ -77,6 +76,13 @@ class Ledger:
         for finding in list(self.findings.values()):
             if finding.subject.kind == GPU and not finding.subject.uuid:
                 self._name(finding, self.gpu_at(finding.subject.address))
+        if self.look.compute is not None:
+            for key, finding in self.findings.items():
+                if finding.proof == _UNREAD:
+                    self.findings[key] = replace(finding, proof=self.passed(finding.subject))
+            for what, unknown in self.unknown.items():
+                if unknown.proof == _UNREAD:
+                    self.unknown[what] = replace(unknown, proof=self.passed(THE_HOST))
 
     def _place(self, known: Known) -> None:
         for uuid, other in self.gpus.items():
@@ -94,11 +100,11 @@ class Ledger:
                 self.clear(key, "another GPU is in its place")
 
     def _name(self, finding: Finding, subject: Subject) -> None:
-        """What was found of a GPU without a name goes on under its name."""
+        """What was found of a GPU without a name goes on under its name; nobody knows what of it had passed by then."""
         if not subject.uuid:
             return
         del self.findings[finding.key]
-        named = replace(finding, subject=subject)
+        named = replace(finding, subject=subject, proof=self.passed(subject))
         other = self.findings.get(named.key)
         if other is not None:
             kind, remedy = worst((other.kind, other.remedy), (finding.kind, finding.remedy))
@@ -117,7 +123,7 @@ class Ledger:
         """{UUID: the check that it passed} of those devices of a subject that have passed one."""
         record = self.look.compute
         if record is None:
-            return {}
+            return dict(_UNREAD)
         wanted = self._devices(subject) if subject.kind == GPU else list(record["passed"])
         return {device: "%s %s %s" % (record["driver"], passed["at"], passed["level"]) for device in wanted
                 for passed in (record["passed"].get(device),) if passed}
@@ -145,7 +151,6 @@ class Ledger:
         if is_so is False:
             self.released.pop(key, None)
         elif is_so and not self.is_released(key, kind, remedy):
-            self.going_on.add(key)
             self.begin(subject, source, code, kind, remedy, text, self.now)
 
     def is_released(self, key: str, kind: str, remedy: str) -> bool:

@@ -110,11 +110,11 @@ class HealthWorld:
             self.state = assess(self.state, self.look(**changes), self.policy, self.clock)
         return self.state
 
-    def did(self, remedy: str, subject: str = "") -> State:
+    def did(self, remedy: str, subject: str = "", **changes: Any) -> State:
         """A remedy is written down."""
         self.clock += 1
         act = Act(remedy, subject, self.clock, "boot %d" % self.boots, remedy)
-        self.state = assess(self.state, self.look(nvml=None, bus=None, acts=(act,)), self.policy, self.clock)
+        self.state = assess(self.state, self.look(nvml=None, bus=None, acts=(act,), **changes), self.policy, self.clock)
         return self.state
 
     def mend(self, remedy: str, index: int = 0) -> None:

@@ -85,7 +85,8 @@ SICKENS: List[Happening] = [
     ("heals", lambda world: world.gpus.__setitem__(1, gpu(1))),
 ]
 REMEDIES: List[Happening] = [
-    ("reset", lambda world: world.mend("reset") or None), ("reset", lambda world: world.mend("reset", 1) or None),
+    ("reset GPU-0", lambda world: world.mend("reset")), ("reset GPU-1", lambda world: world.mend("reset", 1)),
+    ("reset GPU-0", lambda world: world.did("reset", "gpu GPU-0", compute=None) and None),
     ("board_reset", lambda world: world.mend("board_reset")), ("reload", lambda world: world.load()),
     ("reboot", lambda world: world.boot())]
 PASSES: List[Happening] = [("passes", lambda world: world.compute()),
@@ -143,14 +144,14 @@ def test_without_a_remedy_nothing_ends(happenings: List[Any]) -> None:
 @settings(max_examples=300)
 @given(orders(SICKENS, REMEDIES, PASSES, LOOKS, TIME))
 def test_whatever_ends_had_its_remedy_and_then_a_check_and_was_looked_at(happenings: List[Any]) -> None:
-    world = HealthWorld()
+    world = looked_at()
     remedy_at: Dict[str, int] = {}
     last_seen: Dict[str, int] = {}
     passed_at: Dict[str, int] = {}
     for number, (kind, what) in enumerate(happenings):
         before = world.state
         unfold(world, [(kind, what)])
-        if kind in ("reset", "board_reset", "reload", "reboot"):
+        if (kind, what) in REMEDIES:
             remedy_at[kind] = number
         elif kind == "passes":
             passed_at.update(dict.fromkeys(world.computes, number))
@@ -158,10 +159,12 @@ def test_whatever_ends_had_its_remedy_and_then_a_check_and_was_looked_at(happeni
             if key not in before.findings or finding.last != before.findings[key].last:
                 last_seen[key] = number
         for ended in world.state.history[len(before.history):]:
-            assert kind in ("look", "reset", "board_reset") and (kind != "look" or what in ({}, {"bus": None}))
-            done = max(at for word, at in remedy_at.items() if satisfies(word, ended.remedy))
-            assert last_seen.get(ended.key, -1) <= done or ended.subject.kind == "host"
-            assert passed_at[ended.subject.uuid] > done or ended.subject.kind == "host"
+            assert kind == "look" and what in ({}, {"bus": None})
+            done = max(at for each, at in remedy_at.items() for word, _space, uuid in (each.partition(" "),)
+                       if satisfies(word, ended.remedy) and uuid in ("", ended.subject.uuid))
+            assert last_seen[ended.key] <= done
+            assert all(passed_at[uuid] > done for uuid in ([ended.subject.uuid] if ended.subject.uuid else [
+                "GPU-0", "GPU-1"]))
 
 
 @settings(max_examples=150)

@@ -292,6 +292,19 @@ def test_a_gpu_that_nvml_has_never_listed_is_found_by_its_place_and_named_later(
         "GPU-9da9ea4e-4ac6-5e32-9980-e2fdfb0c79b0"}
 
 
+def test_what_a_gpu_had_proved_before_it_had_a_name_ends_nothing() -> None:
+    world = HealthWorld()
+    world.compute()
+    world.xid(119)
+    world.round(nvml=NvmlReading(error="Unknown Error (nvmlInit)"))
+    world.did("board_reset")
+    world.round(3)
+    assert world.codes == ["xid 119"] and world.finding("xid 119").subject.uuid == "GPU-0"
+    world.compute()
+    world.round()
+    assert world.codes == []
+
+
 def test_policy_says_what_a_number_means() -> None:
     world = HealthWorld(policy_of({"overrides": {
         "xid": {63: {"kind": "warning"}, "92": {"kind": "sick", "remedy": "reset", "after": 2}},
@@ -460,6 +473,16 @@ def test_a_look_that_fails_is_a_finding_the_third_time(
     world.compute()
     world.round()
     assert world.codes == []
+
+
+def test_looks_that_failed_before_a_boot_are_not_those_after_it(world: HealthWorld) -> None:
+    world.trouble = {"error": "Unknown Error (nvmlInit)"}
+    world.round(2)
+    world.boot()
+    world.round(2)
+    assert world.found() == []
+    world.round()
+    assert world.codes == ["no_nvml"]
 
 
 def test_a_lost_gpu_whose_place_nvml_does_not_tell_is_the_one_that_is_missing(world: HealthWorld) -> None:
@@ -761,6 +784,24 @@ def test_what_could_not_be_read_clears_nothing(world: HealthWorld, unread: Dict[
     world.compute()
     world.round()
     assert "xid 119" not in world.codes
+
+
+@pytest.mark.parametrize("unread", ["error", "remedy"])
+def test_a_check_that_nobody_could_read_then_proves_nothing_later(world: HealthWorld, unread: str) -> None:
+    if unread == "error":
+        world.compute()
+    world.xid(119)
+    world.round(**({"compute": None} if unread == "error" else {}))
+    if unread == "remedy":
+        world.compute()
+    world.mend("reset")
+    if unread == "remedy":
+        world.did("reset", compute=None)
+    world.round(3)
+    assert world.codes == ["xid 119"]
+    world.compute()
+    world.round()
+    assert world.codes == []
 
 
 def test_nothing_is_well_before_it_was_looked_at() -> None:

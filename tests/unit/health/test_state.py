@@ -108,7 +108,7 @@ class Failing(Host):
         self.act("written", name)
 
     def rename(self, name: str, new: str) -> None:
-        self.act("write", name)
+        self.act("rename", name)
         super().rename(name, new)
         self.act("written", new)
 
@@ -296,6 +296,13 @@ def test_only_the_first_states_are_kept_aside(bench: Bench) -> None:
         bench.round()
     kept = sorted(bench.path("/var/lib/gpuops").glob("health.json.unreadable-*"))
     assert [path.read_text() for path in kept] == ["{0", "{1", "{2"]
+
+
+def test_a_state_that_cannot_be_put_aside_is_not_overwritten(bench: Bench) -> None:
+    bench.path("/var/lib/gpuops").mkdir()
+    bench.path(keeping.KEPT).write_text("{damaged")
+    bench.host = Failing(bench.root, failing_at("rename", keeping.KEPT, errno.EIO))
+    assert bench.round(3).verdict == "unknown" and bench.text(keeping.KEPT) == "{damaged"
 
 
 def test_a_state_that_the_disk_does_not_give_is_not_touched(bench: Bench) -> None:
