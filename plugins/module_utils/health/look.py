@@ -5,11 +5,13 @@ cannot be reset."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
+from ..core.lock import HostLock
 from ..hardware.loaded import load_of
 from ..hardware.node import library_version
 from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
@@ -23,23 +25,41 @@ FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 
 
 def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
-    """All that a round reads. before: the state, for what need not be read again."""
-    taken, at = time.monotonic_ns(), time.time()
+    """All that a round reads. before: the state, for what need not be read again.
+
+    While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
+    GPU that is being reset.
+    """
     # The log first: what it tells of, NVML then knows
-    records = read_records(host)
+    look = look_around(host, before)
+    if _is_worked_on(host):
+        return look
     bus = _read(lambda: read_bus(host))
     reading, left = _ask(host, before, policy) if bus is None or bus.gpus else (NvmlReading(), (0, ""))
-    return Look(
-        taken=taken, at=at, boot=host.boot(), load=_read(lambda: load_of(host)) or "", records=records, nvml=reading,
-        compute=_read(lambda: record.kept(host)), bus=None if bus is None else _places(bus),
-        fabric=bus is not None and bool(bus.fabric), services=_services(host, bus), left=left)
+    return replace(
+        look, nvml=reading, left=left, bus=None if bus is None else _places(bus),
+        fabric=bus is not None and bool(bus.fabric), services=_services(host, bus),
+        # Of the same instant as what NVML has said, or later
+        load=_load(host), compute=_read(lambda: record.kept(host)))
 
 
-def look_after(host: Host, before: State, acts: Tuple[Act, ...]) -> Look:
-    """What tells the time before a remedy from the time after it; it takes moments, and asks no GPU."""
+def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
+    """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
     return Look(
-        taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_read(lambda: load_of(host)) or "",
-        records=read_records(host), compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
+        taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
+        compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
+
+
+def _is_worked_on(host: Host) -> bool:
+    try:
+        HostLock(host, "", "a look at the host's health").await_others(0)
+    except GpuOpsError:
+        return True
+    return False
+
+
+def _load(host: Host) -> str:
+    return _read(lambda: load_of(host)) or ""
 
 
 def read_records(host: Host) -> Optional[Tuple[Record, ...]]:

@@ -28,7 +28,7 @@ from ..core.journal import DIRECTORY as LASTING
 from ..core.lock import DIRECTORY as PASSING
 from ..hardware.recovery import LADDER
 from . import assess as assessing
-from .look import look_after, read_look
+from .look import look_around, read_look
 from .metrics import metrics_text
 from .model import STATE, Act, Look, State, Unknown
 from .policy import HealthPolicy
@@ -73,7 +73,7 @@ def note_remedy(
     def noted(state: State) -> State:
         # Within the guard, so that no other round comes between
         act = Act(remedy, subject, time.time(), host.boot(), text)
-        return _judged(state, look_after(host, state, (act,)), policy)
+        return _judged(state, look_around(host, state, (act,)), policy)
 
     return _change(host, policy, noted, metrics_directory)
 

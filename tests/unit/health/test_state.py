@@ -17,6 +17,7 @@ from health_world import PLACES, gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as host_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import look as looking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as keeping
@@ -411,6 +412,16 @@ def test_while_a_child_hangs_in_nvml_no_other_is_started(bench: Bench) -> None:
     bench.reading = NvmlReading(gpus=(gpu(0), gpu(1)))
     bench.round()
     assert bench.asked == 2
+
+
+def test_while_a_run_works_on_the_host_no_gpu_is_looked_at(bench: Bench) -> None:
+    bench.round()
+    bench.log(XID % 119)
+    bench.reading = NvmlReading(error="Unknown Error (nvmlInit)")
+    with HostLock(bench.host, "run", "site").held(0):
+        state = bench.round(5)
+    assert codes(state) == ["xid 119"] and bench.asked == 1 and state.failing == {}
+    assert codes(bench.round(3)) == ["no_nvml", "xid 119"]
 
 
 def test_a_host_without_libraries_or_driver_is_unknown(tmp_path: Path) -> None:
