@@ -176,6 +176,18 @@ def test_a_warning_ends_after_a_day_in_which_it_could_have_been_heard(world: Hea
     assert world.ended() == [("xid %d" % number, "not seen again")]
 
 
+def test_a_warning_may_have_come_again_between_the_last_look_and_the_boot(world: HealthWorld) -> None:
+    world.xid(92)
+    world.round()
+    world.clock += 10 * DAY
+    world.boot()
+    world.round()
+    assert world.codes == ["xid 92"]
+    world.clock += DAY
+    world.round()
+    assert world.codes == []
+
+
 @pytest.mark.parametrize("number", APPLICATIONS)
 def test_an_application_takes_no_node_out_and_is_counted(world: HealthWorld, number: int) -> None:
     for _each in range(100):
