@@ -263,6 +263,9 @@ def test_nvlink_5_is_a_warning_unless_its_line_says_fatal(world: HealthWorld) ->
     world.xid(149, text=line % "Nonfatal")
     world.round()
     assert world.found() == [("xid 149", "sick", "reset")]
+    world.xid(149, text=line % "Nonfatal")
+    world.round()
+    assert world.found() == [("xid 149", "sick", "reset")], "a slighter one does not lift it"
 
 
 @pytest.mark.parametrize("number", [48, 109, 149])
@@ -726,6 +729,27 @@ def test_a_check_that_passed_before_the_remedy_was_written_down_proves_nothing(w
     world.mend("reset")
     world.round(5)
     assert world.codes == ["xid 119"]
+
+
+def test_what_has_computed_since_the_boot_when_it_is_first_looked_at_counts(world: HealthWorld) -> None:
+    world.compute()
+    world.xid(79)
+    world.round()
+    world.boot()
+    world.compute()
+    world.round()
+    assert world.codes == []
+
+
+@pytest.mark.parametrize("days", [-20, 0, 20])
+def test_another_boot_is_another_time_whatever_its_clock_says(world: HealthWorld, days: int) -> None:
+    world.xid(61)
+    world.round()
+    world.clock += days * DAY
+    world.boot()
+    world.xid(61)
+    world.round()
+    assert world.found() == [("xid 61", "sick", "out")]
 
 
 def test_a_boot_that_brings_the_same_error_has_mended_nothing(world: HealthWorld) -> None:
