@@ -360,6 +360,12 @@ def test_what_a_driver_asks_for_ends_when_it_says_so(world: HealthWorld, action:
     assert world.ended() == [("recovery_action", "the driver asks for nothing any more")]
 
 
+def test_what_nvml_says_later_than_the_log_is_what_counts(world: HealthWorld) -> None:
+    world.xid(154, text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    world.round()
+    assert world.found() == [] and world.ended() == []
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_what_is_a_finding_fails_the_validation_too(action: int) -> None:
     """One table says what each is, and what to do."""
