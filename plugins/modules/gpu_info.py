@@ -282,6 +282,10 @@ observation:
         cuda_version: {description: Highest version of CUDA that the driver runs., type: str, returned: success}
         error: {description: Why NVML says nothing. Empty when it answers., type: str, returned: success}
         hung: {description: The call that did not come back. Empty when all did., type: str, returned: success}
+        left:
+          description: The process that waits for that call and cannot be ended. 0 where there is none.
+          type: int
+          returned: success
         gpus:
           description: The GPUs in NVML's order.
           type: list
@@ -290,6 +294,7 @@ observation:
           contains:
             index: {description: NVML's index., type: int, returned: success}
             uuid: {description: UUID., type: str, returned: success}
+            serial: {description: Serial number of its board. Empty where it has none., type: str, returned: success}
             name: {description: Product., type: str, returned: success, sample: NVIDIA A30}
             pci_address: {description: Address on the PCI bus., type: str, returned: success}
             minor: {description: "Minor number of the device node, -1 where it has none.", type: int, returned: success}
@@ -415,6 +420,7 @@ observation:
               returned: success
             processes: {description: Ids of the processes that compute., type: list, elements: int, returned: success}
             error: {description: NVML's word for a GPU that does not answer., type: str, returned: success}
+            error_code: {description: "NVML's number of that, 0 of one that answers.", type: int, returned: success}
     kernel_log:
       description: Errors that GPUs and NVSwitches have had since the boot, from the kernel's log.
       type: dict

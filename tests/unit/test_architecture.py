@@ -25,7 +25,8 @@ ALLOWED = {
     "rollout": {"core"},
     "cluster": {"core", "rollout"},
     "fleet": {"core"},
-    "health": {"core", "hardware"},
+    # What devices have proved is what ends a finding: it reads the record of that, and nothing else of the validation
+    "health": {"core", "hardware", "validation"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
     # The command: what the modules call, and where the agent puts its policy
     "gpuops": {"core", "hardware", "validation", "health", "registry", "writing", "agent"},
@@ -68,6 +69,13 @@ def imports(path: Path) -> Set[str]:
 def test_rooms_import_only_what_the_house_allows(room: str, path: Path) -> None:
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("module_utils.") and name.count(".") >= 1}
     assert ours - {room, ""} <= ALLOWED[room]
+
+
+def test_of_the_validation_health_reads_what_devices_have_proved_alone() -> None:
+    """The checks are judged at one moment, and are no history; what ends a finding is one."""
+    taken = {name for path in (UTILS / "health").glob("*.py") for name in imports(path)
+             if name.startswith("module_utils.validation")}
+    assert taken == {"module_utils.validation.compute", "module_utils.validation.compute.levels"}
 
 
 def test_packages_say_what_they_are_in_their_modules() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
 
+from .recovery import BOARD_RESET, LADDER, NONE, RESET, SERVICE
+
 NOT_SUPPORTED = "not_supported"
 _YES_OR_NO = {0: NOT_SUPPORTED, 1: "true", 2: "false"}
 # NVML_GPU_FABRIC_HEALTH_SUMMARY_*, by number
@@ -28,6 +30,7 @@ class HealthField:
     words:      {value: what it says}.
     complaints: {what it says: that in the words of a person}, of what is a fault.
     remedy:     what to do then.
+    rung:       of it what can be done on this host, of recovery.LADDER.
     """
 
     name: str
@@ -36,15 +39,17 @@ class HealthField:
     complaints: Mapping[str, str]
     remedy: str
     words: Mapping[int, str] = field(default_factory=lambda: _YES_OR_NO)
+    rung: str = NONE
 
 
 FIELDS: Tuple[HealthField, ...] = (
-    HealthField("degraded_bandwidth", 0, 0x3, {"true": "bandwidth degraded"}, _LINKS),
+    HealthField("degraded_bandwidth", 0, 0x3, {"true": "bandwidth degraded"}, _LINKS, rung=BOARD_RESET),
     HealthField("route_recovery", 2, 0x3, {"true": "route recovery in progress"},
-                "wait until the fabric has found other routes; where it does not end, restart the fabric manager"),
-    HealthField("route_unhealthy", 4, 0x3, {"true": "route unhealthy"}, _LINKS),
+                "wait until the fabric has found other routes; where it does not end, restart the fabric manager",
+                rung=SERVICE),
+    HealthField("route_unhealthy", 4, 0x3, {"true": "route unhealthy"}, _LINKS, rung=BOARD_RESET),
     HealthField("access_timeout_recovery", 6, 0x3, {"true": "recovery from an access timeout in progress"},
-                "stop the GPU work of this host, then reset the GPU"),
+                "stop the GPU work of this host, then reset the GPU", rung=RESET),
     HealthField(
         "incorrect_configuration", 8, 0xF, {
             "incorrect_system_guid": "incorrect configuration: system GUID",
@@ -86,6 +91,12 @@ def complaints(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> List[
     if not found and summary in SUMMARIES[2:]:
         found.append(("fabric %s" % summary.replace("_", " "), _LINKS))
     return found
+
+
+def rung_of(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> str:
+    """The highest rung of what complaints() has; a summary without a cause is about links."""
+    rungs = [each.rung for each in FIELDS if health.get(each.name) in each.complaints]
+    return max(rungs, key=LADDER.index) if rungs else BOARD_RESET if complaints(health, summary) else NONE
 
 
 def told_health(gpus: Any) -> List[Tuple[str, str]]:

@@ -28,7 +28,8 @@ from .nvml_mig import read_mig
 SILENCE = 60.0
 # Seconds that all calls may take: GPUs that no process holds are initialised one after the other
 PATIENCE = 300.0
-_UNSTARTED = "no process can be started to call NVML: %s"
+UNSTARTED = "no process can be started to call NVML: %s"
+_NO_LIBRARY, _NO_DRIVER = "libnvidia-ml.so.1 is not installed", "no driver is loaded"
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
@@ -44,7 +45,7 @@ REGISTRATION_PAUSE = 1.0
 @dataclass(frozen=True)
 class NvmlGpu:
     """A GPU as NVML answers for it. Memory in MiB, 0 where it is the host's (GB10). error is NVML's word for a GPU that
-    does not answer.
+    does not answer, error_code its number (nvml_codes.py). serial is that of the board, '' where it has none.
 
     mig is None on a GPU without MIG, and where mig_error says why it cannot be read: by who is not root, for one.
     fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success), which counts once it is
@@ -59,6 +60,7 @@ class NvmlGpu:
 
     index: int
     uuid: str = ""
+    serial: str = ""
     name: str = ""
     pci_address: str = ""
     minor: int = -1
@@ -80,6 +82,7 @@ class NvmlGpu:
     recovery_action: Any = None
     processes: Tuple[int, ...] = ()
     error: str = ""
+    error_code: int = 0
 
     @property
     def is_divided(self) -> bool:
@@ -114,6 +117,7 @@ class NvmlReading:
 
     hung: the call that did not come back, with its GPU ('nvmlDeviceGetMemoryInfo of GPU 3'), '' when all did. gpus then
     holds those that answered before.
+    left: the process that called it, where that cannot be ended; 0 where there is none.
     """
 
     driver_version: str = ""
@@ -122,6 +126,12 @@ class NvmlReading:
     gpus: Tuple[NvmlGpu, ...] = field(default_factory=tuple)
     error: str = ""
     hung: str = ""
+    left: int = 0
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether NVML was not even asked, which says nothing of it."""
+        return self.error.startswith((_NO_LIBRARY, _NO_DRIVER, UNSTARTED % ""))
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -138,16 +148,24 @@ _readings: Dict[Tuple[str, str], NvmlReading] = {}
 def reading_of(userspace: str, loaded: str, silence: float = SILENCE) -> NvmlReading:
     """The one reading of this process for an installed libnvidia-ml and a loaded driver, by their versions.
 
-    Whoever exchanges the driver gets another one afterwards. Without library or driver, the reading says so: NVML
-    itself would load the driver.
+    Whoever exchanges the driver gets another one afterwards.
     """
-    if not userspace:
-        return NvmlReading(error="libnvidia-ml.so.1 is not installed")
-    if not loaded:
-        return NvmlReading(error="no driver is loaded")
+    if not (userspace and loaded):
+        return fresh_reading(userspace, loaded)
     if (userspace, loaded) not in _readings:
-        _readings[userspace, loaded] = read_nvml(silence)
+        _readings[userspace, loaded] = fresh_reading(userspace, loaded, silence)
     return _readings[userspace, loaded]
+
+
+def fresh_reading(
+    userspace: str, loaded: str, silence: float = SILENCE, patience: float = PATIENCE
+) -> NvmlReading:
+    """A reading of now. Without library or driver, it says so: NVML itself would load the driver."""
+    if not userspace:
+        return NvmlReading(error=_NO_LIBRARY)
+    if not loaded:
+        return NvmlReading(error=_NO_DRIVER)
+    return read_nvml(silence, patience)
 
 
 def await_fabric(userspace: str, loaded: str, limit: float) -> NvmlReading:
@@ -172,7 +190,7 @@ def read_nvml(
     try:
         receiver, sender, child = forked()
     except OSError as error:
-        return NvmlReading(error=_UNSTARTED % os.strerror(error.errno or 0))
+        return NvmlReading(error=UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
         be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
     os.close(sender)
@@ -181,7 +199,7 @@ def read_nvml(
     finally:
         os.close(receiver)
         ended = end(child)
-    return _understood(heard, waited, ended)
+    return _understood(heard, waited, 0 if ended else child)
 
 
 class NvmlFailed(Exception):
@@ -210,7 +228,7 @@ class Session:
         except OSError as error:
             os.close(taken)
             os.close(self._asking)
-            raise NvmlFailed("nvmlInit", 0, _UNSTARTED % os.strerror(error.errno or 0)) from error
+            raise NvmlFailed("nvmlInit", 0, UNSTARTED % os.strerror(error.errno or 0)) from error
         if self._child == 0:
             be_the_child(sender, lambda: _answer_all(_Announced(nvml, sender), requests, taken), taken)
         os.close(taken)
@@ -299,7 +317,7 @@ class _Announced:
         say(self.sender, **words)
 
 
-def _understood(heard: List[Dict[str, Any]], waited: float, ended: bool) -> NvmlReading:
+def _understood(heard: List[Dict[str, Any]], waited: float, left: int) -> NvmlReading:
     said: Dict[str, Any] = {}
     gpus = []
     for words in heard:
@@ -319,8 +337,8 @@ def _understood(heard: List[Dict[str, Any]], waited: float, ended: bool) -> Nvml
     if "gone" in said:
         return replace(reading, error="the process that called NVML died in %s" % call)
     return replace(
-        reading, hung=call, error="%s had not answered after %.0f s%s"
-        % (call, waited, "" if ended else ", and the process that called it cannot be killed"))
+        reading, hung=call, left=left, error="%s had not answered after %.0f s%s"
+        % (call, waited, ", and the process that called it cannot be killed" if left else ""))
 
 
 def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:
@@ -355,11 +373,11 @@ def _gpu(nvml: Any, index: int) -> NvmlGpu:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         pci_address = _address(nvml.nvmlDeviceGetPciInfo(handle).busId)
     except nvml.NVMLError as error:
-        return NvmlGpu(index=index, error=str(error))
+        return NvmlGpu(index=index, error=str(error), error_code=error.value)
     try:
         return _answering_gpu(nvml, handle, index, pci_address)
     except nvml.NVMLError as error:
-        return NvmlGpu(index=index, pci_address=pci_address, error=str(error))
+        return NvmlGpu(index=index, pci_address=pci_address, error=str(error), error_code=error.value)
 
 
 def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> NvmlGpu:
@@ -370,6 +388,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
     return NvmlGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
+        serial=_optional(nvml, lambda: nvml.nvmlDeviceGetSerial(handle), ""),
         name=nvml.nvmlDeviceGetName(handle),
         pci_address=pci_address,
         minor=_optional(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1),

@@ -6,20 +6,26 @@ Sources: NVIDIA "Analyzing Xid Errors with the Xid Catalog" (docs.nvidia.com/dep
 open-gpu-kernel-modules (nverror.h) where the catalog has none, NVIDIA Fabric Manager User Guide, appendix D (SXids),
 NVIDIA "GPU memory error management" (containment and RMA policy).
 
-It is of Ampere and later. What the driver itself asks for (the recovery action, Xid 154) outranks this table.
+It is of Ampere and later. What the driver itself asks for (hardware/recovery.py, Xid 154) outranks this table.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Tuple
 
+from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
+from ..hardware.recovery import BOARD_RESET, LADDER, NONE, OUT, REBOOT, RESET
+from .kernel_log import Event
+
+# Of the catalog, and of our reading of it
+VERSION = "2025-10-29.2"
 # What a number comes to. An event is an application's, and takes no node out; a suspicion is one that comes again on
 # the same GPU from other work, and asks for a long compute check; a warning is told. Pending waits for the next drain,
 # as running work is not hurt. Sick takes the GPU out of service until its remedy has been done.
-EVENT, SUSPICION, WARNING, PENDING, SICK = ("event", "suspicion", "warning", "pending", "sick")
-# What mends it: NVIDIA's action, in the words of this collection
-NONE, RESET, BOARD_RESET, REBOOT, OUT = ("", "reset the GPU", "reset all GPUs of its NVLink board", "reboot the node",
-                                         "take the GPU out of service and return it to its vendor")
+EVENT, SUSPICION, WARNING, PENDING, SICK = KINDS = ("event", "suspicion", "warning", "pending", "sick")
+# Those that something has to be done about
+MENDED = (PENDING, SICK)
 
 
 @dataclass(frozen=True)
@@ -27,21 +33,27 @@ class Meaning:
     """What a number means.
 
     text:        for people.
-    kind:        one of those above.
-    remedy:      what mends it, NONE where nothing has to be mended.
+    kind:        one of KINDS.
+    remedy:      what mends it, a rung of the ladder; NONE where nothing has to be mended.
+    after:       how many times it has to come before that counts; it is a warning until then.
     by_severity: whether the line itself says if it is fatal: one that is not is a warning.
+    by_action:   whether the driver's recovery action decides, where the driver tells one.
     """
 
     text: str
     kind: str
     remedy: str = NONE
+    after: int = 1
     by_severity: bool = False
+    by_action: bool = False
 
 
 def _rows(numbers: Iterable[int], meaning: Meaning) -> Dict[int, Meaning]:
     return dict.fromkeys(numbers, meaning)
 
 
+_STOPPED = Meaning("time-out of an engine or of the GPU's processor", SICK, RESET)
+_IDENTITY = Meaning("error of the board's memory for its identity", SICK, OUT, after=2)
 XIDS: Dict[int, Meaning] = {
     13: Meaning("graphics engine exception", SUSPICION),
     31: Meaning("memory access fault of an application", SUSPICION),
@@ -51,9 +63,9 @@ XIDS: Dict[int, Meaning] = {
     **_rows((43, 44, 66, 67, 93, 106, 107, 137, 141), Meaning("a channel that was stopped, or a test", EVENT)),
     45: Meaning("work that was removed, for the reason of another error", EVENT),
     46: Meaning("the GPU stopped to answer", SICK, RESET),
-    48: Meaning("uncorrectable memory error", SICK, RESET),
+    48: Meaning("uncorrectable memory error", SICK, RESET, by_action=True),
     54: Meaning("power cable", SICK, OUT),
-    61: Meaning("internal microcontroller error", SICK, OUT),
+    61: Meaning("internal microcontroller error", SICK, OUT, after=2),
     62: Meaning("internal microcontroller halt", SICK, RESET),
     63: Meaning("a row of memory is remapped at the next reset", PENDING, RESET),
     64: Meaning("a row of memory could not be remapped", SICK, OUT),
@@ -63,10 +75,10 @@ XIDS: Dict[int, Meaning] = {
     **_rows((92, 121, 157), Meaning("many corrected errors", WARNING)),
     94: Meaning("contained memory error: one application was hurt", PENDING, RESET),
     95: Meaning("uncontained memory error", SICK, RESET),
-    **_rows((109, 110, 119, 120, 136, 140, 143, 155, 158),
-            Meaning("time-out of an engine or of the GPU's processor", SICK, RESET)),
-    **_rows((*range(122, 126), 142), Meaning("error of the board's memory for its identity", SICK, OUT)),
-    **_rows(range(144, 151), Meaning("NVLink 5 error", SICK, RESET, by_severity=True)),
+    **_rows((110, 119, 120, 136, 140, 143, 155, 158), _STOPPED),
+    109: replace(_STOPPED, by_action=True),
+    **_rows((*range(122, 126), 142), _IDENTITY),
+    **_rows(range(144, 151), Meaning("NVLink 5 error", SICK, RESET, by_severity=True, by_action=True)),
     151: Meaning("rotation of confidential keys failed", SICK, REBOOT),
     154: Meaning("the driver asks for another recovery action", WARNING),
     **_rows((156, 160, 161), Meaning("a resource or a memory channel is retired at the next reset", PENDING, RESET)),
@@ -78,6 +90,9 @@ UNKNOWN = Meaning("not known to this collection", WARNING)
 FATAL_SXIDS: FrozenSet[int] = frozenset({10003, 12020, 22003, 22011, *range(23001, 23018)})
 HARMLESS_SXIDS: FrozenSet[int] = frozenset({11004, 12028, 19084, 20001, 20009, 20012, 22013})
 
+# {('xid' or 'sxid', number): what its meaning is to be}, checked
+Overrides = Mapping[Tuple[str, int], Mapping[str, Any]]
+
 
 def xid(number: int) -> Meaning:
     return XIDS.get(number, UNKNOWN)
@@ -88,3 +103,83 @@ def sxid(number: int, is_fatal: bool) -> Meaning:
     if number in FATAL_SXIDS or (is_fatal and number not in HARMLESS_SXIDS):
         return Meaning("fatal error of an NVSwitch", SICK, REBOOT)
     return Meaning("error of an NVSwitch", WARNING)
+
+
+def meaning_of(event: Event, overrides: Overrides) -> Meaning:
+    """What an event means here, with what its own line says of it."""
+    meaning = sxid(event.number, bool(event.is_fatal)) if event.is_switch else xid(event.number)
+    changes = overrides.get((_series(event.is_switch), event.number), {})
+    meaning = replace(meaning, **changes) if changes else meaning
+    if meaning.by_severity and event.is_fatal is False:
+        return replace(meaning, kind=WARNING, remedy=NONE)
+    return meaning
+
+
+def _series(is_switch: bool) -> str:
+    return "sxid" if is_switch else "xid"
+
+
+_REMEDY = "correct it; `docs/health.md` has the form, and what each number means without it"
+
+
+def overrides_of(given: Any) -> Overrides:
+    """What a policy says of numbers otherwise: {'xid': {63: {'kind', 'remedy', 'after'}}, 'sxid': ...}, each of the
+    three optional. Raises GpuOpsError with every slip."""
+    refusals: List[Refusal] = []
+    found: Dict[Tuple[str, int], Mapping[str, Any]] = {}
+    for series, rows in _items(given, "all of them", refusals):
+        if series not in ("xid", "sxid"):
+            refusals.append(_malformed("'%s'" % series, "'xid' or 'sxid'"))
+            continue
+        for number, row in _items(rows, "'%s'" % series, refusals):
+            where = "%s %s" % (series, number)
+            if not str(number).isdecimal() or int(number) not in range(1, 1 << 31):
+                refusals.append(_malformed("'%s'" % where, "a positive number"))
+                continue
+            changes = dict(_items(row, where, refusals))
+            if changes.get("kind", SICK) not in MENDED:
+                changes.setdefault("remedy", NONE)
+            complaint = _complaint(series, int(number), changes)
+            if complaint is not None:
+                refusals.append(complaint)
+            found[series, int(number)] = changes
+    if refusals:
+        raise GpuOpsError.because(refusals)
+    return found
+
+
+def _items(given: Any, where: str, refusals: List[Refusal]) -> Iterable[Tuple[Any, Any]]:
+    if isinstance(given, Mapping):
+        return given.items()
+    refusals.append(_malformed("%s: %r" % (where, given), "a dictionary"))
+    return ()
+
+
+def _complaint(series: str, number: int, changes: Mapping[str, Any]) -> Any:
+    where = "%s %d" % (series, number)
+    unknown = sorted(map(str, set(changes) - {"kind", "remedy", "after"}))
+    if unknown:
+        return _malformed("%s: '%s'" % (where, unknown[0]), "kind, remedy or after")
+    before = xid(number) if series == "xid" else sxid(number, True)
+    kind, remedy = changes.get("kind", before.kind), changes.get("remedy", before.remedy)
+    if kind not in KINDS:
+        return _malformed("%s: kind '%s'" % (where, kind), "one of %s" % ", ".join(KINDS))
+    if remedy not in LADDER:
+        return _malformed("%s: remedy '%s'" % (where, remedy), "one of %s, or an empty text" % ", ".join(LADDER[1:]))
+    after = changes.get("after", 1)
+    if not isinstance(after, int) or isinstance(after, bool) or after < 1:
+        return _malformed("%s: after %r" % (where, after), "a whole number of at least 1")
+    if kind in MENDED and before.kind in (EVENT, SUSPICION):
+        return Refusal("health.override_of_an_application", "%s is to be %s: %s" % (where, kind, before.text),
+                       "an application's error, which takes no node out",
+                       "leave its kind an event or a suspicion; `warning` has it told")
+    if (kind in MENDED) != (remedy != NONE):
+        return Refusal("health.override_without_end", "%s is %s, with %s" % (
+            where, kind, "the remedy %s" % remedy if remedy else "no remedy"),
+            "a remedy for what is pending or sick, and none for what only is told",
+            "give kind and remedy together: what has no remedy could never end")
+    return None
+
+
+def _malformed(found: str, wanted: str) -> Refusal:
+    return Refusal("health.override_not_understood", "in the overrides of errors: %s" % found, wanted, _REMEDY)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from ..core.host import Host
-from .catalogue import NONE, WARNING, sxid, xid
-from .kernel_log import FALLEN_OFF, Event, Record, gaps, parse_event, parse_record, parse_uuids
+from ..hardware.recovery import REMEDIES
+from .catalogue import meaning_of
+from .kernel_log import Event, Record, gaps, parse_events, parse_record, parse_uuids
 
 # A GPU may write hundreds of thousands of lines of one error: it is told once, with their number
 MOST = 200
@@ -36,7 +37,7 @@ def told(records: List[Record]) -> Dict[str, Any]:
     """{'errors', 'complete'}. complete: whether the log goes back to the boot, so that none can be missing."""
     uuids = parse_uuids(records)
     same: Dict[Tuple[Any, ...], _Same] = {}
-    for event in _events(records):
+    for event in parse_events(records):
         key = (event.address, event.number, event.is_switch, event.instance, event.is_fatal)
         before = same.get(key)
         same[key] = _Same(event, 1, event.at) if before is None else _Same(event, before.count + 1, before.first_at)
@@ -47,37 +48,17 @@ def told(records: List[Record]) -> Dict[str, Any]:
     }
 
 
-def _events(records: Iterable[Record]) -> Iterable[Event]:
-    """An NVSwitch follows its first line up with more of the same number, which say no more of what happened; and that
-    a GPU has fallen off the bus the driver says with its number and without."""
-    before: Any = None
-    fallen = set()
-    for record in records:
-        event = parse_event(record)
-        if event is None:
-            continue
-        if event.number == FALLEN_OFF and not event.is_switch:
-            if event.address in fallen:
-                continue
-            fallen.add(event.address)
-        key = (event.address, event.number, event.link) if event.is_switch else None
-        if key is None or key != before:
-            yield event
-        before = key
-
-
 def _error(each: _Same, uuids: Mapping[str, str]) -> Dict[str, Any]:
     event = each.last
-    meaning = sxid(event.number, bool(event.is_fatal)) if event.is_switch else xid(event.number)
-    is_warning = meaning.by_severity and event.is_fatal is False
+    meaning = meaning_of(event, {})
     return {
         "pci_address": event.address,
         "uuid": uuids.get(event.address, ""),
         "xid": None if event.is_switch else event.number,
         "sxid": event.number if event.is_switch else None,
         "meaning": meaning.text,
-        "kind": WARNING if is_warning else meaning.kind,
-        "remedy": NONE if is_warning else meaning.remedy,
+        "kind": meaning.kind,
+        "remedy": REMEDIES[meaning.remedy],
         "count": each.count,
         "first_seconds": each.first_at // 1000000,
         "last_seconds": event.at // 1000000,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 # Older drivers leave 'PCI:' and the domain away; a line about a part of a GPU names its instances
 _ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
@@ -112,6 +112,25 @@ def parse_event(record: Record) -> Optional[Event]:
         # Said without a number, where the GPU is found to be gone before anything else goes wrong
         return Event(normal(match["address"]), FALLEN_OFF, False, record.sequence, record.at, text=line)
     return None
+
+
+def parse_events(records: Iterable[Record]) -> Iterator[Event]:
+    """Each error once: an NVSwitch follows its first line up with more of the same number, which say no more of what
+    happened, and that a GPU has fallen off the bus the driver says with its number and without."""
+    before: Any = None
+    fallen = set()
+    for record in records:
+        event = parse_event(record)
+        if event is None:
+            continue
+        if event.number == FALLEN_OFF and not event.is_switch:
+            if event.address in fallen:
+                continue
+            fallen.add(event.address)
+        key = (event.address, event.number, event.link) if event.is_switch else None
+        if key is None or key != before:
+            yield event
+        before = key
 
 
 def _xid(record: Record, match: "re.Match[str]") -> Event:

@@ -15,6 +15,7 @@ from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..hardware.boards import in_rack
 from ..hardware.fabric_health import told_health
 from ..hardware.nvml import UNLICENSED, NvmlGpu, NvmlReading
+from ..hardware.recovery import asked_for
 from .compute.levels import NONE, QUICK
 from .compute.model import Proof
 from .compute.verdict import judged, worst
@@ -72,23 +73,6 @@ class Check:
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
-
-
-_RESET = "drain the node and reset the named GPUs"
-_REBOOT = "drain the node and reboot it"
-# nvml.h: nvmlDeviceGpuRecoveryAction_t; what each wants: nvidia-smi(1), "GPU Recovery Action"
-RECOVERY_ACTIONS: Dict[int, Tuple[str, str]] = {
-    1: ("a reset of the GPU", _RESET),
-    2: ("a reboot of the node", _REBOOT),
-    3: ("an end of work between peers",
-        "end the work that uses more than one GPU, then reset them where it is asked for still"),
-    4: ("no new work, and then a reset", _RESET),
-    5: ("a recovery of the IMEX domain", "restart nvidia-imex on the nodes of the domain (role imex)"),
-    6: ("a reset of its bus", "drain the node and reset the named GPUs by their bus (nvidia-smi -r bus)"),
-    7: ("a reboot of the system", _REBOOT),
-}
-_OTHER_ACTION = ("something that this collection does not know",
-                 "see nvidia-smi -q, GPU Recovery Action; drain the node and reboot it")
 
 
 def run_chain(evidence: Evidence) -> Tuple[Check, ...]:
@@ -162,12 +146,11 @@ def recovery(evidence: Evidence) -> Check:
     name = "recovery"
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
-    asking = [(gpu, RECOVERY_ACTIONS.get(gpu.recovery_action, _OTHER_ACTION))
-              for gpu in evidence.nvml.gpus if gpu.recovery_action]
+    asking = [(gpu, asked_for(gpu.recovery_action)) for gpu in evidence.nvml.gpus if gpu.recovery_action]
     if asking:
         return Check(name, FAILED, "the driver asks for it: %s" % "; ".join(
-            "%s: %s (%d)" % (gpu.named(), asked, gpu.recovery_action) for gpu, (asked, _remedy) in asking),
-            "; ".join(dict.fromkeys(remedy for _gpu, (_asked, remedy) in asking)))
+            "%s: %s (%d)" % (gpu.named(), action.asks, gpu.recovery_action) for gpu, action in asking),
+            "; ".join(dict.fromkeys(action.do for _gpu, action in asking)))
     if any(gpu.recovery_action is None for gpu in evidence.nvml.gpus if not gpu.error):
         return Check(name, UNKNOWN, "drivers before 565 do not tell")
     return Check(name, PASSED, "the driver asks for no reset and no reboot")

@@ -91,6 +91,8 @@ def test_every_gpu_is_read(board: Board) -> None:
     assert [gpu["name"] for gpu in reading["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
     assert [gpu["minor"] for gpu in reading["gpus"]] == [0, 1]
     assert reading["gpus"][0]["fabric_state"] == "not_started"
+    assert all(gpu["serial"].isdigit() for gpu in reading["gpus"])
+    assert [gpu["error_code"] for gpu in reading["gpus"]] == [0, 0] and reading["left"] == 0
 
 
 @pytest.mark.parametrize("licensed, told", [
@@ -247,7 +249,7 @@ def test_a_driver_that_is_not_loaded_is_told(board: Board) -> None:
 def test_a_lost_gpu_does_not_hide_the_others(board: Board) -> None:
     board.fault("lost", 1)
     first, second = board.read()["gpus"]
-    assert (first["error"], second["error"]) == ("", "GPU is lost")
+    assert (first["error"], second["error"], second["error_code"]) == ("", "GPU is lost", 15)
 
 
 def test_a_library_that_dies_takes_nobody_along(board: Board) -> None:
@@ -292,7 +294,7 @@ def test_a_child_that_cannot_be_ended_is_left_behind(hanging: "subprocess.Popen[
     out, _errors = hanging.communicate(timeout=60)
     reading = json.loads(out)
     assert reading["hung"] == "nvmlDeviceGetMemoryInfo of GPU 1"
-    assert reading["error"].endswith("the process that called it cannot be killed")
+    assert reading["error"].endswith("the process that called it cannot be killed") and reading["left"] == child
     os.waitpid(child, 0x40000000)
 
 

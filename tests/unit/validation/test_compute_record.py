@@ -137,3 +137,15 @@ def test_a_record_that_cannot_be_read_is_none(host: Host, text: str) -> None:
     assert trusted(host) is None and record.hanging(record.kept(host), DEVICE) is None
     keep(host, WELL)
     assert trusted(host) == WELL
+
+
+def test_when_a_device_failed_is_not_when_somebody_was_in_the_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record.time, "time", lambda: 100.0)
+    keep(host, WRONG)
+    monkeypatch.setattr(record.time, "time", lambda: 200.0)
+    keep(host, record.with_earlier(record.kept(host), replace(WELL, device=replace(DEVICE, in_use=("pod a/b",)))))
+    assert record.kept(host)["failed_at"] == {"GPU-1": 100}
+    keep(host, WRONG)
+    assert record.kept(host)["failed_at"] == {"GPU-1": 200}
+    keep(host, WELL)
+    assert record.kept(host)["failed_at"] == {}

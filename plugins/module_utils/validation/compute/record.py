@@ -8,6 +8,7 @@ Kept in /run, root's alone, as compute.json:
    'steps':   a digest of the journal of our steps: what passed counts until the next one, which may reset a GPU,
    'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in seconds since the epoch,
    'failed':  {UUID: what was found}, until the device passes,
+   'failed_at': {UUID: when it was found last}, in seconds since the epoch,
    'left':    {UUID of a GPU: [process, when it started in clock ticks since boot]} of children that cannot be ended}
 """
 from __future__ import annotations
@@ -45,7 +46,8 @@ def kept(host: Host) -> Dict[str, Any]:
     left = {uuid: entry for uuid, entry in dict(found.get("left") or {}).items() if _hangs(host, entry)}
     return {"schema": SCHEMA, "driver": driver, "steps": steps, "left": left,
             "passed": dict(found.get("passed") or {}) if is_same and found.get("steps") == steps else {},
-            "failed": dict(found.get("failed") or {}) if is_same else {}}
+            "failed": dict(found.get("failed") or {}) if is_same else {},
+            "failed_at": dict(found.get("failed_at") or {}) if is_same else {}}
 
 
 def keep(host: Host, level: str, proofs: Sequence[Proof], only_left: bool) -> None:
@@ -74,11 +76,14 @@ def _add(host: Host, record: Dict[str, Any], level: str, proof: Proof, only_left
         return
     if verdict.status == PASSED:
         record["failed"].pop(uuid, None)
+        record["failed_at"].pop(uuid, None)
         record["passed"][uuid] = {"level": level, "at": int(time.time()), "board": proof.board,
                                   "multiprocessors": proof.multiprocessors, "rates": dict(proof.rates)}
     elif verdict.status == FAILED:
         record["passed"].pop(uuid, None)
         record["failed"][uuid] = proof.earlier or verdict.evidence
+        if judged(replace(proof, earlier="")).status == FAILED:
+            record["failed_at"][uuid] = int(time.time())
 
 
 def trusted(record: Mapping[str, Any], device: Device, level: str) -> Optional[Proof]:

@@ -1,0 +1,108 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One round of reading a host's health, bounded in time. Nothing is held open afterwards: a GPU that somebody has open
+cannot be reset."""
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.lock import HostLock
+from ..hardware.loaded import load_of
+from ..hardware.node import library_version
+from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
+from ..hardware.pci import PciBus, read_bus
+from ..validation.compute import record
+from .kernel_log import Record, parse_record
+from .model import Act, Look, Service, State
+from .policy import HealthPolicy
+
+FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
+
+
+def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
+    """All that a round reads. before: the state, for what need not be read again.
+
+    While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
+    GPU that is being reset.
+    """
+    # The log first: what it tells of, NVML then knows
+    look = look_around(host, before)
+    if _is_worked_on(host):
+        return look
+    bus = _read(lambda: read_bus(host))
+    reading, left = _ask(host, before, policy) if bus is None or bus.gpus else (NvmlReading(), (0, ""))
+    return replace(
+        look, nvml=reading, left=left, bus=None if bus is None else _places(bus),
+        fabric=bus is not None and bool(bus.fabric), services=_services(host, bus),
+        # Of the same instant as what NVML has said, or later
+        load=_load(host), compute=_read(lambda: record.kept(host)))
+
+
+def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
+    """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
+    return Look(
+        taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
+        compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
+
+
+def _is_worked_on(host: Host) -> bool:
+    try:
+        HostLock(host, "", "a look at the host's health").await_others(0)
+    except GpuOpsError:
+        return True
+    return False
+
+
+def _load(host: Host) -> str:
+    return _read(lambda: load_of(host)) or ""
+
+
+def read_records(host: Host) -> Optional[Tuple[Record, ...]]:
+    """None where the log cannot be read; one without a record is none that the kernel keeps."""
+    texts = host.kernel_log()
+    return tuple(_records(texts)) or None if texts else None
+
+
+def _records(texts: Iterable[str]) -> Iterable[Record]:
+    return (record for record in map(parse_record, texts) if record is not None)
+
+
+def _ask(host: Host, before: State, policy: HealthPolicy) -> Tuple[NvmlReading, Tuple[int, str]]:
+    """NVML's reading, and the child that hangs in it: where one does, no other is started."""
+    process, started = before.left
+    if process and host.process_started(process) == started and before.boot == host.boot():
+        return NvmlReading(error="a call of NVML hangs still (process %d)" % process, hung="the call of process %d"
+                           % process, left=process), before.left
+    loaded = _read(lambda: host.read("/sys/module/nvidia/version")) or ""
+    reading = _read(lambda: fresh_reading(library_version(host), loaded.strip(), policy.silence, policy.patience))
+    if reading is None:
+        return NvmlReading(error=UNSTARTED % "its binding is not there"), (0, "")
+    return reading, (reading.left, host.process_started(reading.left)) if reading.left else (0, "")
+
+
+def _places(bus: PciBus) -> Dict[str, bool]:
+    return {**{gpu.address: False for gpu in bus.other_gpus}, **{gpu.address: True for gpu in bus.gpus}}
+
+
+def _services(host: Host, bus: Optional[PciBus]) -> Dict[str, Service]:
+    """Those that GPUs of this host wait for; one that systemd says nothing of is left out."""
+    wanted = [] if bus is None else [*([FABRIC_MANAGER] if bus.fabric else []), *([IMEX] if bus.imex else [])]
+    found: Dict[str, Service] = {}
+    for unit in wanted:
+        told = _read(partial(host.unit, unit)) or {}
+        if told.get("ActiveState"):
+            found[unit] = Service(told["ActiveState"], told.get("ActiveEnterTimestampMonotonic", ""))
+    return found
+
+
+def _read(read: Callable[..., Any]) -> Any:
+    """None for what the host does not let itself be asked."""
+    try:
+        return read()
+    except GpuOpsError:
+        return None

@@ -1,0 +1,59 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How a host is watched. Pure."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, List, Mapping
+
+from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
+from .catalogue import Overrides, overrides_of
+
+
+@dataclass(frozen=True)
+class HealthPolicy:
+    """Seconds, where nothing else is said.
+
+    overrides:            what numbers are to mean otherwise, see catalogue.overrides_of().
+    rounds:               in how many rounds one after the other a look has to fail before that is a finding.
+    warning_seconds:      without repetition, after which a warning ends.
+    suspicion_processes:  whose errors on one GPU make it suspect.
+    suspicion_seconds:    in which they have to come.
+    fabric_seconds:       that GPUs may wait for their fabric, and its service for its start.
+    silence, patience:    that one call of NVML, and all of a round, may take.
+    stale_seconds:        after which what was kept tells nothing any more.
+    """
+
+    overrides: Overrides = field(default_factory=dict)
+    rounds: int = 3
+    warning_seconds: int = 86400
+    suspicion_processes: int = 2
+    suspicion_seconds: int = 86400
+    fabric_seconds: int = 300
+    silence: int = 60
+    patience: int = 120
+    stale_seconds: int = 300
+
+
+def policy_of(given: Mapping[str, Any]) -> HealthPolicy:
+    """Of what a user says; the rest is as above. Raises GpuOpsError with every slip."""
+    known = {each.name for each in fields(HealthPolicy)}
+    refusals: List[Refusal] = []
+    for name, value in given.items():
+        if name not in known:
+            refusals.append(_malformed("'%s'" % name, "one of %s" % ", ".join(sorted(known))))
+        elif name != "overrides" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            refusals.append(_malformed("%s: %r" % (name, value), "a whole number of at least 1"))
+    try:
+        overrides = overrides_of(given.get("overrides", {}))
+    except GpuOpsError as error:
+        refusals += error.refusals
+    if refusals:
+        raise GpuOpsError.because(refusals)
+    return HealthPolicy(**dict(given, overrides=overrides))
+
+
+def _malformed(found: str, wanted: str) -> Refusal:
+    return Refusal("health.policy_not_understood", "in how health is watched: %s" % found, wanted,
+                   "correct it; `docs/health.md` has what there is")

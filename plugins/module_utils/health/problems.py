@@ -1,0 +1,126 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host's health for node-problem-detector: its configuration, a plugin, and the file that the plugin reads. Pure.
+
+Contract of a custom plugin (kubernetes/node-problem-detector v1.34.0, pkg/custompluginmonitor): exit code 0 is no
+problem, 1 a problem, any other unknown; the first so many bytes of what it prints are the condition's message. Two
+rules of one condition overwrite each other, so there is one. What it starts with would call every node well before
+anything was read, so that is skipped. A plugin that is not there ends the program when it starts.
+
+The plugin runs every ten seconds, three at once, perhaps in an image without Python: it is a shell's own words alone,
+starts no program, and reads one small file. Time is the kernel's since the boot, which nobody sets.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+from .catalogue import PENDING, SICK, WARNING
+from .model import DECISIVE
+
+PLUGIN = "/usr/local/lib/gpuops/health-condition"
+SOURCE = "gpuops-health"
+# node-problem-detector cuts a message there; a condition's message is ASCII, so that no letter is cut in two
+MOST_BYTES = 512
+_FORMAT = "1"
+WELL, PROBLEM, UNKNOWN = 0, 1, 2
+# {condition: (kind of findings, its reason while there are such, while there are none, and what to say then)}
+CONDITIONS: Dict[str, Tuple[str, str, str, str]] = {
+    "GpuSick": (SICK, "GpuIsSick", "NoGpuIsSick", "no GPU is sick"),
+    "GpuResetPending": (PENDING, "GpuNeedsReset", "NoGpuNeedsReset", "no GPU waits for a reset"),
+    "GpuWarning": (WARNING, "GpuIsWarnedOf", "NoGpuIsWarnedOf", "no warning of a GPU"),
+}
+
+
+def configuration(plugin: str = PLUGIN) -> Dict[str, Any]:
+    """The file that node-problem-detector is given by --config.custom-plugin-monitor."""
+    return {
+        "plugin": "custom",
+        "pluginConfig": {
+            "invoke_interval": "10s",
+            "timeout": "2s",
+            "max_output_length": MOST_BYTES,
+            "concurrency": len(CONDITIONS),
+            "enable_message_change_based_condition_update": True,
+            "skip_initial_status": True,
+        },
+        "source": SOURCE,
+        "metricsReporting": True,
+        "conditions": [{"type": name, "reason": reason, "message": message}
+                       for name, (_kind, _problem, reason, message) in CONDITIONS.items()],
+        "rules": [{"type": "permanent", "condition": name, "reason": problem, "path": plugin, "args": [name],
+                   "timeout": "2s"} for name, (_kind, problem, _reason, _message) in CONDITIONS.items()],
+    }
+
+
+def conditions_text(data: Mapping[str, Any], boot: str, uptime: float, stale_seconds: int) -> str:
+    """What the plugin reads: 'FORMAT BOOT SECONDS', until when it counts, and 'CONDITION CODE MESSAGE' a condition.
+
+    data: the summary. uptime: now, in seconds since the boot.
+    """
+    lines = ["%s %s %d" % (_FORMAT, boot or "-", uptime + stale_seconds)]
+    for name, (kind, _problem, _reason, message) in CONDITIONS.items():
+        found = [each for each in data["findings"] if each["kind"] == kind]
+        unknown = [each for each in data["unknown"] if each["what"] in DECISIVE]
+        if found:
+            lines.append(_line(name, PROBLEM, "; ".join(_told(each) for each in found)))
+        elif unknown or not data["looked"]:
+            lines.append(_line(name, UNKNOWN, "unknown: %s" % (
+                "; ".join(each["text"] for each in unknown) or "not looked at yet")))
+        else:
+            lines.append(_line(name, WELL, message))
+    # A file that was cut short has no such line
+    return "\n".join([*lines, "end"]) + "\n"
+
+
+def _told(finding: Mapping[str, Any]) -> str:
+    todo = finding["to_do"] or ("compute on it (%s)" % finding["check"] if finding["check"] else "")
+    return "%s: %s, %s%s" % (finding["named"], finding["code"], finding["text"], " -> %s" % todo if todo else "")
+
+
+def _line(name: str, code: int, message: str) -> str:
+    plain: List[str] = [letter if " " <= letter <= "~" else "?" for letter in message]
+    return "%s %d %s" % (name, code, "".join(plain)[:MOST_BYTES])
+
+
+def plugin_text(conditions: str) -> str:
+    """The plugin. conditions: where it finds the file; '$GPUOPS_HEALTH' names another, for a container's mount."""
+    return _PLUGIN % {"path": conditions, "format": _FORMAT}
+
+
+_PLUGIN = """\
+#!/bin/sh
+# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.
+# Tells node-problem-detector one condition of this host's GPUs: 0 is no problem, 1 a problem, 2 unknown.
+wanted=${1:-} file=${GPUOPS_HEALTH:-%(path)s}
+unknown() {
+    printf '%%s\\n' "$1"
+    exit 2
+}
+[ -n "$wanted" ] || unknown 'no condition was asked for'
+{ read -r boot </proc/sys/kernel/random/boot_id && read -r now rest </proc/uptime; } 2>/dev/null ||
+    unknown 'neither boot nor time can be told'
+[ -r "$file" ] || unknown "$file is not there: gpuops does not look at this host's GPUs"
+code='' message='' whole='' head='' limit=''
+while read -r first second rest; do
+    if [ -z "$head" ]; then
+        head="$first $second" limit=$rest
+    elif [ "$first" = "$wanted" ]; then
+        code=$second message=$rest
+    elif [ "$first" = end ]; then
+        whole=yes
+    fi
+done 2>/dev/null <"$file"
+[ "$whole" ] || unknown "$file is not whole"
+[ "$head" = "%(format)s $boot" ] || unknown "$file is of another boot, or of another release"
+case $limit in
+'' | *[!0-9]*) unknown "$file says not how long it counts" ;;
+esac
+[ "${now%%%%.*}" -le "$limit" ] || unknown "stale: gpuops has not looked at this host's GPUs in time"
+case $code in
+0 | 1 | 2)
+    printf '%%s\\n' "$message"
+    exit "$code"
+    ;;
+esac
+unknown "$file says nothing of $wanted"
+"""
