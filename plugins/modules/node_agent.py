@@ -47,6 +47,18 @@ options:
     description: Seconds that the unit may take. Autoscalers give a node 15 minutes in all.
     type: int
     default: 900
+  health:
+    description:
+      - How C(gpuops health) judges what it sees, as the options of C(docs/health.md), such as C(overrides) of what
+        errors of the driver mean.
+    type: dict
+    default: {}
+  health_metrics_directory:
+    description:
+      - Directory of node_exporter's textfile collector, where the host's health is told as metrics, in the file
+        C(gpuops_health.prom). Empty is none.
+    type: str
+    default: ""
   policy:
     description:
       - What the host is to be, as the options of M(gpuops.nvidia.gpu_plan), with C(validation) for the check of it.

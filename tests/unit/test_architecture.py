@@ -32,6 +32,8 @@ ALLOWED = {
     "gpuops": {"core", "hardware", "validation", "health", "registry", "writing", "agent"},
     "mains": {"core", "hardware", "packages", "validation", "health", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
+    # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it
+    "agent": {"core", "hardware", "packages", "health"},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
 MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py"}

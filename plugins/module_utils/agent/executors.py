@@ -13,8 +13,9 @@ from ..core.journal import Journal
 from ..core.libraries import put
 from ..core.plan import Step
 from ..core.steps import Executor
+from ..health import state as health
 from .observation import DIRECTORY, archive_path
-from .planner import INSTALL, TIDY, WRITE
+from .planner import FORGET, INSTALL, TIDY, WRITE
 from .policy import POLICY_MODE, Policy
 
 
@@ -53,4 +54,8 @@ def tidy(host: Host, journal: Journal, step: Step) -> None:
         host.remove_empty_dir(DIRECTORY)
 
 
-EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy}
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    health.forget(host)
+
+
+EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy, FORGET: forget}

@@ -15,6 +15,7 @@ from ..core.journal import Journal
 from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
+from ..health import state as health
 from . import boot
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
 
@@ -53,6 +54,7 @@ class Observation:
     units:      {path: text} of the unit's files, None for one that is not there.
     enabled:    whether a boot starts the unit.
     others:     {unit that begins with its own container runtime: whether the host has it}.
+    health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
 
@@ -66,6 +68,7 @@ class Observation:
     units: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
+    health: bool = False
     restore: Tuple[Step, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
@@ -83,7 +86,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
     if policy.state == "absent":
-        return Observation(archives=there, enabled=enabled, restore=restore)
+        return Observation(archives=there, enabled=enabled, restore=restore,
+                           health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)

@@ -21,6 +21,7 @@ from .policy import NAME, POLICY_FILE, Policy
 INSTALL = "agent.install"
 WRITE = "agent.policy"
 TIDY = "agent.tidy"
+FORGET = "agent.forget"
 COMMAND_MODE = 0o755
 
 
@@ -68,6 +69,9 @@ def _others(observation: Observation) -> Tuple[str, ...]:
 def _removal(observation: Observation) -> List[Step]:
     """What a boot runs first, and last the code."""
     steps = removal(NAME, boot.UNIT, observation.enabled, observation.restore)
+    if observation.health:
+        steps.append(Step(NAME, FORGET, "health", "Nobody looks at it any more.",
+                          change={"before": {"findings": "kept"}, "after": {"findings": None}}))
     if observation.archives:
         steps.append(Step(
             NAME, TIDY, DIRECTORY, "It was the command's code.",

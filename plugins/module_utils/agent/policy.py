@@ -16,6 +16,7 @@ from typing import Any, Dict, Mapping
 
 from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
+from ..health.policy import policy_of as health_policy_of
 from .boot import MODES, NONE
 
 SCHEMA = 1
@@ -27,10 +28,12 @@ ARGUMENTS: Dict[str, Any] = {
     "command": {"type": "path", "default": "/usr/local/sbin/gpuops"},
     "boot": {"type": "str", "default": NONE, "choices": list(MODES)},
     "boot_timeout": {"type": "int", "default": 900},
+    "health": {"type": "dict", "default": {}},
+    "health_metrics_directory": {"type": "str", "default": ""},
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command", "boot", "boot_timeout")
+KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory")
 NAME = "agent"
 
 
@@ -62,6 +65,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             remedy="give `command` as in /usr/local/sbin/gpuops",
             option="command",
         )
+    # What is wrong with it is refused now, and not when somebody asks for the host's health
+    health_policy_of(parameters["health"] or {})
     if parameters["boot_timeout"] < 1:
         raise GpuOpsError(
             "agent.boot_without_time",
@@ -91,7 +96,7 @@ def _options(given: str) -> Dict[str, Any]:
 
 def text_of(options: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """The policy's file. options: of all other capabilities; own: of this one."""
-    policy = {**options, NAME: {name: own[name] for name in KEPT}}
+    policy = {**options, NAME: {name: own[name] for name in KEPT if own.get(name) is not None}}
     return json.dumps({"schema": SCHEMA, "managed": MANAGED, "policy": policy}, indent=2, sort_keys=True) + "\n"
 
 

@@ -7,8 +7,9 @@ Each gives what the module of the same work gives, by the same keys.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..agent.policy import NAME as AGENT
 from ..agent.policy import POLICY_FILE, options_in
 from ..core import kept
 from ..core.applying import apply_held
@@ -25,6 +26,12 @@ from ..hardware.awaited import foreseen
 from ..hardware.node import host_facts
 from ..hardware.report import read_host
 from ..health.errors import read_errors
+from ..health.model import State
+from ..health.policy import HealthPolicy
+from ..health.policy import policy_of as health_policy_of
+from ..health.state import look_and_keep
+from ..health.state import release as release_finding
+from ..health.summary import summary
 from ..registry import (
     ALLOWED,
     CAPABILITIES,
@@ -74,6 +81,29 @@ def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
     """As gpu_validation on the host. compute: another level than the policy's."""
     given = dict(options.get(VALIDATION) or {}, **({"compute": compute} if compute else {}))
     return validate_host(options_of_validation(given), check_mode=False)
+
+
+def health(host: Host, options: Options) -> Dict[str, Any]:
+    """One look at the host's health, kept and judged: the summary, and what has ended."""
+    require_root(host, TO_READ)
+    return _told(look_and_keep(host, *_of_health(options)))
+
+
+def release(host: Host, options: Options, key: str) -> Dict[str, Any]:
+    """A person takes a finding back, or all of one GPU or of the host: see health.state.release()."""
+    require_root(host)
+    policy_of_health, directory = _of_health(options)
+    return dict(_told(release_finding(host, policy_of_health, key, _asked_by(), directory)), changed=True)
+
+
+def _of_health(options: Options) -> Tuple[HealthPolicy, str]:
+    """(policy, where metrics go)."""
+    own = options.get(AGENT) or {}
+    return health_policy_of(own.get("health") or {}), own.get("health_metrics_directory") or ""
+
+
+def _told(state: State) -> Dict[str, Any]:
+    return {"changed": False, **summary(state), "history": [finding.to_dict() for finding in state.history]}
 
 
 def boot(host: Host, options: Options, timeout: int, step_begins: StepBegins = untold) -> Dict[str, Any]:

@@ -99,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     validate = _add(acts_known, "validate", "decide whether the host may take GPU work", _validate, text.validate)
     validate.add_argument("--compute", choices=NAMES, default="",
                           help="how thoroughly to compute on each GPU (default: what the policy says)")
+    _add(acts_known, "health", "look at the GPUs' health, and tell what was found and what mends it", _health,
+         text.health)
+    release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
+    release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
     history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
                          help="how many events, 0 for all that are kept (default: %(default)s)")
@@ -156,6 +160,14 @@ def _approved(host: Host, path: str) -> Mapping[str, Any]:
 
 def _validate(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
     return acts.validate(host, options, asked.compute)
+
+
+def _health(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.health(host, options)
+
+
+def _release(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.release(host, options, asked.key)
 
 
 def _history(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:

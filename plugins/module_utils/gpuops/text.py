@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping
 
 from ..core.plan import Step
 from ..core.progress import duration
+from ..hardware.recovery import REMEDIES
 from .boot_record import VALIDATED
 
 Result = Mapping[str, Any]
@@ -77,6 +78,23 @@ def boot(result: Result) -> str:
     lines = [*("done: %s" % step for step in result["applied"]), *_checks(result["checks"])]
     return "\n".join([*lines, "gpuops: %s" % (
         "this host may take GPU work" if result["state"] == VALIDATED else "this host has no GPU, and needs nothing")])
+
+
+def health(result: Result) -> str:
+    """The verdict, then what there is, the worst first."""
+    lines = ["%s%s" % (result["verdict"], "; to do: %s" % REMEDIES[result["remedy"]] if result["remedy"] else "")]
+    lines += list(map(_finding, result["findings"]))
+    lines += ["unknown  %s since %s: %s" % (each["what"], _time(each["since"]), each["text"])
+              for each in result["unknown"]]
+    return "\n".join(lines)
+
+
+def _finding(finding: Mapping[str, Any]) -> str:
+    todo = finding["to_do"] or ("a compute check: gpuops validate --compute %s" % finding["check"]
+                                if finding["check"] else "")
+    return "%-8s %s: %s (%d times, since %s)%s" % (
+        finding["kind"], finding["key"], finding["text"], finding["count"], _time(finding["first"]),
+        "; do: %s" % todo if todo else "")
 
 
 def validate(result: Result) -> str:

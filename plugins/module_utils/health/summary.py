@@ -32,7 +32,8 @@ def by_weight(state: State) -> List[Finding]:
 def _told(finding: Finding) -> Dict[str, Any]:
     subject = finding.subject
     return {
-        "subject": subject.kind, "uuid": subject.uuid, "serial": subject.serial, "pci_address": subject.address,
+        "key": finding.key, "subject": subject.kind, "uuid": subject.uuid, "serial": subject.serial,
+        "pci_address": subject.address,
         "named": subject.named(), "source": finding.source, "code": finding.code, "kind": finding.kind,
         "remedy": finding.remedy, "to_do": REMEDIES[finding.remedy], "check": finding.check, "text": finding.text,
         "count": finding.count, "first": round(finding.first.at, 3), "last": round(finding.last.at, 3),

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
 
 COMMAND = str(ARGUMENTS["command"]["default"])
@@ -98,6 +99,15 @@ def test_code_policy_and_command_come_and_go(host: Host, archive: Path) -> None:
     assert run(host).apply().applied == []
     run(host, state="absent").apply()
     assert ours(host) == [] and not host.exists(DIRECTORY) and not host.exists("/etc/gpuops")
+    assert run(host, state="absent").apply().applied == []
+
+
+def test_what_was_found_of_the_hosts_health_goes_with_it(host: Host, archive: Path) -> None:
+    run(host).apply()
+    host.write(health.KEPT, "{}")
+    host.write(health.SUMMARY, "{}")
+    run(host, state="absent").apply()
+    assert not any(map(host.exists, (health.KEPT, health.PUBLIC)))
     assert run(host, state="absent").apply().applied == []
 
 
@@ -213,7 +223,8 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options, code", [
-    ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed")])
+    ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
+    ({"boot_timeout": 0}, "agent.boot_without_time"), ({"health": {"rounds": 0}}, "health.policy_not_understood")])
 def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
         policy_of(given(**options))

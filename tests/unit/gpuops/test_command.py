@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import pytest
 
@@ -21,6 +21,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
 from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, boot_record, command
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health_state
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import Finding, Moment, Subject
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
 
 POLICY = "/etc/policy.json"
 SECRET = "hunter2hunter2"
@@ -414,3 +417,49 @@ def test_a_full_run_is_no_reason_to_leave_the_host_as_it_is(
     monkeypatch.setattr(Host, "write", full)
     assert called(host, "boot") == 0
     assert host.read("/etc/first") == "one\n"
+
+
+# health
+
+
+@pytest.fixture
+def sick(host: Host, monkeypatch: pytest.MonkeyPatch) -> Finding:
+    """What every look at the host finds, and has the kept state have."""
+    finding = Finding(Subject("gpu", "GPU-1", "", "0000:3b:00.0"), "kernel_log", "xid 54", "sick", "out", "power cable",
+                      Moment(1767225600.0, "boot"), Moment(1767225600.0, "boot"))
+    state = State(rounds=1, at=1767225600.0, findings={finding.key: finding})
+    host.write(health_state.KEPT, json.dumps(state.to_dict()))
+    monkeypatch.setattr(acts, "look_and_keep", lambda _host, _policy, _directory: health_state.kept(host))
+    have(host, first="one\n")
+    return finding
+
+
+def test_what_is_wrong_is_told_with_what_mends_it(
+    host: Host, sick: Finding, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(host, "health") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("sick; to do: ") and "gpu GPU-1: xid 54: power cable (1 times, since " in told[1]
+    found = result(host, capsys, "health")
+    assert (found["verdict"], found["remedy"], found["findings"][0]["key"]) == ("sick", "out", sick.key)
+
+
+def test_a_person_takes_back_what_a_part_has_that_was_replaced(
+    host: Host, sick: Finding, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(host, "release", "gpu GPU-7") == 1
+    assert "[health.nothing_to_release]" in capsys.readouterr().err
+    done = result(host, capsys, "release", sick.key)
+    assert (done["changed"], done["findings"], len(done["history"])) == (True, [], 1)
+    assert health_state.kept(host).findings == {}
+
+
+def test_health_is_judged_by_the_policy_of_the_host(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: List[Any] = []
+    monkeypatch.setattr(acts, "look_and_keep", lambda _host, *words: seen.extend(words) or State())
+    own = {"health": {"rounds": 7}, "health_metrics_directory": "/var/lib/node_exporter"}
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {"agent": own}}))
+    assert called(host, "health") == 0
+    assert (seen[0].rounds, seen[1]) == (7, "/var/lib/node_exporter")
