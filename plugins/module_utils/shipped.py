@@ -67,11 +67,9 @@ def run_command(archive: str) -> NoReturn:
     if not is_python_new_enough():
         sys.exit("gpuops: %s is Python %s, and %d.%d or newer is needed: %s" % (
             sys.executable, sys.version.split()[0], *OLDEST_PYTHON, INSTALL_AGAIN))
-    if not hold(archive, below=STANDALONE):
+    if not hold(archive, below=("", STANDALONE)):
         sys.exit("gpuops: %s is not there, or not whole: %s" % (archive, INSTALL_AGAIN))
-    hold(archive)
-    hold(compiled(archive), private=True, below=STANDALONE)
-    hold(compiled(archive), private=True)
+    hold(compiled(archive), private=True, below=("", STANDALONE))
     os.environ[VARIABLE] = archive
     raise SystemExit(importlib.import_module("%s.gpuops.command" % PACKAGE).main(sys.argv[1:]))
 
@@ -87,7 +85,7 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     root runs of it, as he may where Python itself opens the archive once more for each import.
     """
 
-    def __init__(self, path: str, content: bytes, below: str = "") -> None:
+    def __init__(self, path: str, content: bytes, below: Sequence[str]) -> None:
         self._path = path
         self._below = below
         self._files = zipfile.ZipFile(io.BytesIO(content))  # pylint: disable=consider-using-with
@@ -120,15 +118,16 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self.source_to_code(data, os.path.join(self._path, name))
 
     def _name(self, fullname: str) -> str:
-        base = self._below + fullname.replace(".", "/")
-        return next((name for name in (base + end for end in _ENDS) if name in self._names), "")
+        base = fullname.replace(".", "/")
+        names = (below + base + end for below in self._below for end in _ENDS)
+        return next((name for name in names if name in self._names), "")
 
 
-def hold(path: str, private: bool = False, below: str = "") -> bool:
+def hold(path: str, private: bool = False, below: Sequence[str] = ("",)) -> bool:
     """Import from an archive before all else, until this process ends; False where it is not there, or not good.
 
     private: whether nobody else may be able to write it: what is compiled has no hash to be known by.
-    below:   the part of it that is imported from.
+    below:   the parts of it that are imported from.
     """
     try:
         # A FIFO without a writer would be waited for
