@@ -15,6 +15,7 @@ from laboratory import Fleet, assert_journal_is_plan, changed_by_us, new_lab
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import canonical
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 from gpulab import silicon
 from gpulab.topology import parse
 
@@ -23,6 +24,7 @@ AGENT = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_agent"}}]
 POLICY = {"node_agent_state": "present", "node_agent_boot": "hold", "gpu_validation_expected_gpus": 2,
           "gpu_settings_gpus": [{"match": ["all"], "power_limit": 150}]}
 UNIT = "gpuops-nvidia-boot.service"
+BOOT_SECONDS = 600
 KUBELET = """[Service]
 Type=oneshot
 RemainAfterExit=yes
@@ -71,10 +73,16 @@ def done(events: List[Dict[str, Any]]) -> List[Tuple[str, str]]:
 def booted(fleet: Fleet) -> Dict[str, str]:
     """The host once it has started: states of our unit and the kubelet, and what became of it."""
     fleet.lab.reboot(BORN)
+
+    def told() -> Dict[str, str]:
+        states = {name: fleet.say(BORN, "systemctl", "is-active", name) for name in (UNIT, "kubelet.service")}
+        return {"unit": states[UNIT], "kubelet": states["kubelet.service"],
+                **json.loads(fleet.say(BORN, "cat", "/run/gpuops/boot.json") or "{}")}
+
+    seen, ended = wait_for(told, lambda seen: seen["unit"] in ("active", "failed"), BOOT_SECONDS, 1)
+    assert ended, (seen, said(fleet))
     fleet.lab.ssh(BORN, ["systemctl", "is-system-running", "--wait"], check=False)
-    states = {name: fleet.say(BORN, "systemctl", "is-active", name) for name in (UNIT, "kubelet.service")}
-    return {"unit": states[UNIT], "kubelet": states["kubelet.service"],
-            **json.loads(fleet.say(BORN, "cat", "/run/gpuops/boot.json"))}
+    return told()
 
 
 def said(fleet: Fleet) -> str:

@@ -230,6 +230,8 @@ class Run:
         self.transaction_failed = transaction_failed
         self.step_begins = step_begins
         self.carries_out_packages = carries_out_packages
+        # Steps that were done before the host was planned anew
+        self._done_before = 0
         self.facts = HostFacts()
 
     def preview(self) -> Outcome:
@@ -287,7 +289,7 @@ class Run:
         for number, step in enumerate(to_do, 1):
             if any(failed.id in step.depends_on for failed, _error in failures):
                 continue
-            self.step_begins(step, number, len(to_do), to_do[number:])
+            self.step_begins(step, self._done_before + number, self._done_before + len(to_do), to_do[number:])
             try:
                 if step.action in CONTROLLER_ACTIONS:
                     executor = self.capability.transactions.executor(step, self.carries_out_packages)
@@ -305,12 +307,26 @@ class Run:
             applied.append(step.id)
             self._done(step, plan_name)
             closed.add([step.id])
+            if step.action in CONTROLLER_ACTIONS and self.carries_out_packages:
+                return self._after_packages(step, applied)
         if failures:
             raise _of_several(failures)
         needed = self._verify(deferred, plan, again=came is not None) if to_do else None
         if needed is not None:
             return self._carry_out(replace(needed, steps=(*to_do, *needed.steps)), applied, needed)
         return Outcome(plan, applied, deferred)
+
+    def _after_packages(self, step: Step, applied: List[str]) -> Outcome:
+        """Scripts of packages do much that is planned. So the host is planned anew, as it is where a controller has
+        carried the step out and calls again."""
+        self._done_before = len(applied)
+        plan = self._plan()
+        if any(each.id == step.id for each in plan.steps):
+            raise _without_effect(step)
+        self._compare(plan)
+        _refuse(plan.refusals)
+        _refuse_unmet(plan)
+        return self._carry_out(plan, applied)
 
     def _open(self, step: Step, plan: Plan, plan_name: str, done: Sequence[str]) -> None:
         self.journal.note("started", step, plan_name, policy=plan.policy,

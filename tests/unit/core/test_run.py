@@ -595,6 +595,30 @@ def test_where_no_controller_is_every_manager_carries_its_steps_out_on_the_host(
     assert Journal(host).recall("books") == {"came": ["pkg"]} and Journal(host).unfinished("files") == []
 
 
+def test_what_scripts_of_packages_have_done_is_not_done_again(host: Host) -> None:
+    """As the build of a module for a kernel. A controller calls again after its transaction, and the host is planned
+    anew; so it is without one."""
+    def plan(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        first = one_package(observation, policy, facts).steps
+        wanted = {"/etc/one": "script\n", "/etc/deep/er/two": "ours\n"}
+        files = tuple(file_step("files", path, observation.texts[path], text, "It is wanted.")
+                      for path, text in wanted.items() if observation.texts[path] != text)
+        return Plan(steps=(*first, *files))
+
+    def carry_out(host: Host, journal: Journal, step: Step) -> None:
+        host.write("/etc/three", "new")
+        host.write("/etc/one", "script\n")
+
+    told_of: List[Tuple[str, int, int]] = []
+    capability = replace(FILES, plan=plan, transactions=OnHost(carry_out))
+    approved = run(host, capability, text="new").preview().plan
+    again = run(host, capability, text="new", approved=approved, carries_out_packages=True)
+    again.step_begins = lambda step, number, total, _after: told_of.append((step.subject, number, total))
+    assert len(again.apply().applied) == 2
+    assert told(host, "satisfied") == ["/etc/one"] and "/etc/one" not in told(host, "done")
+    assert told_of == [("a package", 1, 3), ("/etc/deep/er/two", 2, 2)]
+
+
 def test_an_approved_plan_is_the_same_with_a_controller_and_without(host: Host) -> None:
     approved = packaged(host).preview().plan
     assert packaged(host, carries_out_packages=True).preview().plan == approved
