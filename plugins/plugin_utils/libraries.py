@@ -65,8 +65,9 @@ def _of_ansible() -> Iterator[Tuple[str, bytes]]:
     finder = modulefinder.ModuleFinder(path=[str(directory)])
     finder.import_hook(OF_ANSIBLE)
     for name, found in finder.modules.items():
-        if name.split(".")[0] == "ansible" and found.__file__:
-            path = Path(found.__file__)
+        # Namespaces have no file
+        path = Path(getattr(found, "__file__", None) or "")
+        if name.split(".")[0] == "ansible" and path.name:
             yield shipped.STANDALONE + path.relative_to(directory).as_posix(), path.read_bytes()
 
 
