@@ -64,6 +64,11 @@ class ResetHost(SimulatedBoard):
         """What NVML tells of a GPU, after changes by somebody else."""
         return self.ask("nvml", uuid=self.uuids()[gpu], changes=changes)
 
+    def smi(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """What somebody else does."""
+        return subprocess.run([str(built() / "pkg" / "nvidia-smi"), *words], env=self.environment(), check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
     def serve(self, unit: str, *gpus: int) -> None:
         """A service runs and has these GPUs open."""
         units = self._units()
@@ -110,7 +115,10 @@ class ResetHost(SimulatedBoard):
         files = {str(path.relative_to(self.root)): path.read_text() for part in ("etc", "var/lib/gpuops")
                  for path in sorted((self.root / part).rglob("*")) if path.is_file() and not path.is_symlink()
                  and path.name not in ("state.json", "resets.json") and not path.name.startswith("journal")}
-        return {"board": {key: value for key, value in board.items() if key.startswith("gpu.")},
+        # MIG mode that was reset to off is as good as one that never was on
+        gpus = {key: value for key, value in board.items()
+                if key.startswith("gpu.") and not (key.endswith((".mig", ".mig_pending")) and value == "0")}
+        return {"board": gpus,
                 "running": self.running(), "files": files, "reset": self.memory("reset"),
                 "settings": {name: value for name, value in self.memory("settings").items() if name != "resets"}}
 

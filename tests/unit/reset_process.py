@@ -80,8 +80,8 @@ class ScratchHost(Host):
             self._service(words[0], unit)
         units = json.loads(self.read("/units.json") or "{}")
         active = unit in units and self.exists("/proc/%d" % units[unit]["pid"])
-        return CommandResult(tuple(words), 0, "LoadState=loaded\nActiveState=%s\n" % ("active" if active else "inactive"),
-                             "")
+        state = "active" if active else "inactive"
+        return CommandResult(tuple(words), 0, "LoadState=loaded\nActiveState=%s\n" % state, "")
 
     def _service(self, verb: str, unit: str) -> None:
         """One with a file STUCK neither stops nor starts."""

@@ -142,7 +142,7 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
     number = resets.begin(host, act.who, act.why, act.gpus)
     _note(host, journal, act, reading.gpus, told, chosen)
     try:
-        _let_go(host, chosen, told)
+        _let_go(host, chosen, told, number)
         _command(host, journal, chosen, number)
     except BaseException as cause:
         left = _left(host, journal)
@@ -216,7 +216,18 @@ def _holding(host: Host, chosen: Sequence[Resettable]) -> List[Holder]:
             if nodes.intersection(holder.devices) and holder.unit != FABRIC_MANAGER_UNIT]
 
 
-def _let_go(host: Host, chosen: Sequence[Resettable], told: Mapping[str, Mapping[str, Any]]) -> None:
+def _let_go(
+    host: Host, chosen: Sequence[Resettable], told: Mapping[str, Mapping[str, Any]], number: int
+) -> None:
+    try:
+        _without_persistence(chosen, told)
+        _without_daemons(host, chosen)
+    except GpuOpsError:
+        resets.end(host, number, resets.FAILED)
+        raise
+
+
+def _without_persistence(chosen: Sequence[Resettable], told: Mapping[str, Mapping[str, Any]]) -> None:
     persistent = [gpu for gpu in chosen if told.get(gpu.uuid, {}).get("persistence")]
     if persistent:
         session = nvml.Session(REQUESTS)
@@ -231,6 +242,9 @@ def _let_go(host: Host, chosen: Sequence[Resettable], told: Mapping[str, Mapping
                 remedy="read the kernel log for NVRM messages, and run this again") from failed
         finally:
             session.close()
+
+
+def _without_daemons(host: Host, chosen: Sequence[Resettable]) -> None:
     holding = {each.unit for each in _holding(host, chosen)}
     for unit in (*WATCHERS, PERSISTENCED_UNIT):
         if unit in holding:
