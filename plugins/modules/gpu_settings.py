@@ -14,9 +14,9 @@ description:
     GPU or loads the driver in this collection has it run once more.
   - What a GPU had before is noted before its first change. It is given back with O(state=absent), and as soon as no
     entry of O(gpus) wants the setting any more, where it is still as it was set here.
-  - ECC changes with a reset of the GPU, which is disruption C(gpu_reset). Nobody may have the GPU open; what only watches
-    it (persistence mode, NVIDIA's persistence daemon, DCGM, NVSM) is let go for that time. What GPUs were set to, and a
-    MIG layout of M(gpuops.nvidia.mig), is there again afterwards, and so it is after a run that failed or was killed.
+  - ECC changes with a reset of the GPU, which is disruption C(gpu_reset). Nobody may have the GPU open; what only
+    watches it (persistence mode, NVIDIA's persistence daemon, DCGM, NVSM) is let go for that time. What GPUs were set
+    to, and a MIG layout of M(gpuops.nvidia.mig), is there again afterwards, and after a run that failed or was killed.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -67,8 +67,8 @@ options:
         type: bool
       ecc:
         description:
-          - Whether the memory is protected by ECC. The GPU keeps it over resets and boots by itself. That of boards with
-            HBM from the A100 on is always on.
+          - Whether the memory is protected by ECC. The GPU keeps it over resets and boots by itself. That of boards
+            with HBM from the A100 on is always on.
           - Before Ampere, and where no fabric manager runs on Ampere, GPUs that NVLink joins are reset together.
         type: bool
   assume_pods_evicted:

@@ -347,8 +347,8 @@ def finish(host: Host, journal: Journal) -> None:
         raise GpuOpsError(
             "reset.not_brought_back", found="after a reset there is not back: %s" % "; ".join(failures),
             wanted="all that it has stopped and lost",
-            remedy="read the kernel log for NVRM messages and the journal of the units, and run this again; a boot ends "
-                   "it")
+            remedy="read the kernel log for NVRM messages and the journal of the units, and "
+                   "run this again; a boot ends it")
     memory = journal.recall(MEMORY)
     if ACT in memory:
         journal.remember(MEMORY, {name: value for name, value in memory.items() if name != ACT})

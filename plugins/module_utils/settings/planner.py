@@ -37,6 +37,8 @@ UNLOCK = "settings.unlock"
 FORGET = "settings.forget"
 CHANGE_ECC = "settings.change_ecc"
 KEEP_ECC = "settings.keep_ecc"
+# What somebody has set, and what a boot would bring
+_LATER = "ECC after the next reset"
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,14 @@ def _groups(gpus: Sequence[Gpu], ecc: Mapping[str, bool], with_fabric: bool) -> 
 def _ecc_step(group: Group) -> Step:
     changing = group.changing
     others = [gpu for gpu in group.gpus if gpu not in changing]
-    titles = {gpu.uuid: TITLES[ECC] if len(changing) == 1 else "%s of %s" % (TITLES[ECC], gpu.address)
-              for gpu in changing}
+    before, after = {}, {}
+    for gpu in changing:
+        title = TITLES[ECC] if len(group.gpus) == 1 else "%s of %s" % (TITLES[ECC], gpu.address)
+        before[title], after[title] = told(ECC, gpu.values[ECC]), told(ECC, group.wanted[gpu.uuid])
+    for gpu in others:
+        if gpu.uuid in group.wanted and gpu.reset is not None and gpu.reset.pending != group.wanted[gpu.uuid]:
+            title = "%s of %s" % (_LATER, gpu.address)
+            before[title], after[title] = told(ECC, gpu.reset.pending), told(ECC, group.wanted[gpu.uuid])
     why = "%s: ECC changes with a reset of the GPU." % ", ".join(gpu.named() for gpu in changing)
     if others:
         why += " NVLink joins it with %s, which is reset with it." % ", ".join(gpu.named() for gpu in others)
@@ -236,8 +244,7 @@ def _ecc_step(group: Group) -> Step:
         why += " The mode was set before, and waits for a reset."
     return Step(
         NAME, CHANGE_ECC, ", ".join(gpu.address for gpu in changing), why, Disruption.gpu_reset,
-        change={"before": {titles[gpu.uuid]: told(ECC, gpu.values[ECC]) for gpu in changing},
-                "after": {titles[gpu.uuid]: told(ECC, group.wanted[gpu.uuid]) for gpu in changing}},
+        change={"before": before, "after": after},
         parameters={"set": dict(group.wanted), "gpus": [[gpu.uuid, gpu.address] for gpu in group.gpus],
                     "divided": any(each.instances for each in group.resettable)})
 
@@ -249,11 +256,10 @@ def _kept_ecc(gpus: Sequence[Gpu], ecc: Mapping[str, bool], groups: Sequence[Gro
         mode = ecc.get(gpu.uuid)
         stays = mode is not None and gpu.reset is not None and gpu.values.get(ECC) == mode != gpu.reset.pending
         if stays and not any(gpu in group.gpus for group in groups):
-            title = "ECC after the next reset"
             steps.append(Step(
                 NAME, KEEP_ECC, gpu.address,
                 "%s: its ECC is as it is to be; another mode was set for its next reset." % gpu.named(),
-                change={"before": {title: told(ECC, not mode)}, "after": {title: told(ECC, mode)}},
+                change={"before": {_LATER: told(ECC, not mode)}, "after": {_LATER: told(ECC, mode)}},
                 parameters={"uuid": gpu.uuid, "set": {ECC: mode}}))
     return steps
 

@@ -97,6 +97,10 @@ class World(world.World):
     def of_others(self) -> Dict[str, Any]:
         return dict(super().of_others(), gpus=[dict(each.values) for each in self.gpus])
 
+    def come_true(self, foretold: Mapping[str, Any]) -> None:
+        super().come_true(foretold)
+        self.fabric_runs = self.fabric_runs or bool(foretold.get("fabric_starts"))
+
     def suppose(self, policy: Policy) -> None:
         if policy.assume_pods_evicted or policy.state == "absent":
             self.gpus = [with_reset(each, holders=tuple(
