@@ -137,10 +137,10 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
     """
     finish(host, journal)
     reading = nvml.read_nvml()
-    told, chosen = _looked_at(host, journal, act, reading.gpus)
+    told, there, chosen = _looked_at(host, journal, act, reading.gpus)
     prepare()
     number = resets.begin(host, act.who, act.why, act.gpus)
-    _note(host, journal, act, reading.gpus, told, chosen)
+    _note(host, journal, act, told, there, chosen)
     try:
         _let_go(host, chosen, told, number)
         _command(host, journal, chosen, number)
@@ -157,8 +157,9 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
 
 def _looked_at(
     host: Host, journal: Journal, act: Act, gpus: Sequence[nvml.NvmlGpu]
-) -> Tuple[Dict[str, Dict[str, Any]], List[Resettable]]:
-    """({UUID: its settings} of all GPUs that tell them, those that are to be reset), once nothing is in the way."""
+) -> Tuple[Dict[str, Dict[str, Any]], Sequence[Resettable], Sequence[Resettable]]:
+    """({UUID: its settings} of all GPUs that tell them, the same GPUs, those that are to be reset), once nothing is in
+    the way."""
     told: Dict[str, Dict[str, Any]] = {}
     session = nvml.Session(REQUESTS)
     try:
@@ -170,7 +171,8 @@ def _looked_at(
                 # A sick GPU is what a reset is for
                 if session.lost:
                     break
-        there = () if session.lost else read_resettable(host, journal, gpus, told, session.ask)
+        there: Sequence[Resettable] = () if session.lost else read_resettable(
+            host, journal, gpus, told, session.ask)
     except nvml.NvmlFailed:
         there = ()
     finally:
@@ -181,7 +183,7 @@ def _looked_at(
     wrong = rules.refusals(chosen, act.ecc, False, there, with_fabric)
     if wrong:
         raise GpuOpsError.because(wrong)
-    return told, chosen
+    return told, there, chosen
 
 
 def _silent(host: Host, uuid: str, address: str) -> Resettable:
@@ -194,19 +196,19 @@ def _silent(host: Host, uuid: str, address: str) -> Resettable:
 
 
 def _note(
-    host: Host, journal: Journal, act: Act, gpus: Sequence[nvml.NvmlGpu], told: Mapping[str, Mapping[str, Any]],
+    host: Host, journal: Journal, act: Act, told: Mapping[str, Mapping[str, Any]], there: Sequence[Resettable],
     chosen: Sequence[Resettable]
 ) -> None:
     """What is to come back, before any of it goes. The persistence daemon keeps all GPUs of the host."""
     units = [unit for unit in (*WATCHERS, PERSISTENCED_UNIT) if unit in {each.unit for each in _holding(host, chosen)}]
-    lose = {gpu.uuid for gpu in (gpus if PERSISTENCED_UNIT in units else chosen)}
+    losing = there if PERSISTENCED_UNIT in units else chosen
     journal.remember(MEMORY, {**journal.recall(MEMORY), ACT: {
         "boot": host.boot(),
         "step": act.step,
         "gpus": [[gpu.uuid, gpu.address] for gpu in chosen],
         "units": units,
-        "values": {uuid: {name: values[name] for name in VALUES} for uuid, values in told.items() if uuid in lose},
-        "layouts": {gpu.uuid: list(gpu.instances) for gpu in chosen if gpu.instances},
+        "values": {gpu.uuid: {name: told[gpu.uuid][name] for name in VALUES} for gpu in losing if gpu.uuid in told},
+        "layouts": {gpu.uuid: list(gpu.instances) for gpu in losing if gpu.instances},
     }})
 
 
