@@ -45,19 +45,19 @@ Place = Tuple[int, int, int]
 class Observation:
     """What is there.
 
-    boards:   GPUs that answer.
-    silent:   (GPU, why it does not answer), with those whose MIG cannot be read.
-    error:    why NVML does not answer, '' when it does.
-    driver:   version of the driver that answered.
-    nodeless: capability files of instances that have no device node.
-    modprobe: whether nvidia-modprobe is installed, which makes them.
-    files:    {path: text or None} of our own files for the boot.
-    enabled:  whether our unit is.
-    restore:  steps that put back the files that we changed (only read when MIG is to go).
-    stopped:  watchers that an earlier run stopped since the boot and did not start again, and that do not run.
-    former:   {UUID: what the GPU was before our first change} of those on which something of ours may be left.
-    rival:    file by which a boot starts nvidia-mig-manager.service, '' where none does.
-    fabric:   state of the fabric manager's service, '' where no GPU that is reset needs it.
+    boards:     GPUs that answer.
+    silent:     (GPU, why it does not answer), with those whose MIG cannot be read.
+    error:      why NVML does not answer, '' when it does.
+    driver:     version of the driver that answered.
+    nodeless:   capability files of instances that have no device node.
+    modprobe:   whether nvidia-modprobe is installed, which makes them.
+    files:      {path: text or None} of our own files for the boot.
+    enabled:    whether our unit is.
+    restore:    steps that put back the files that we changed (only read when MIG is to go).
+    stopped:    watchers that an earlier run stopped since the boot and did not start again, and that do not run.
+    former:     {UUID: what the GPU was before our first change} of those on which something of ours may be left.
+    rival:      file by which a boot starts nvidia-mig-manager.service, '' where none does.
+    fabric:     state of the fabric manager's service, '' where no GPU that is reset needs it.
     unfinished: steps that bring back what a reset of a run that was killed has stopped and lost.
     """
 

@@ -28,16 +28,16 @@ NAME = notes.NAME
 class Observation:
     """What is there. Nothing is asked of GPUs for which nothing is wanted, and to which nothing is to be given back.
 
-    gpus:    those that answer.
-    silent:  (GPU, why it does not answer).
-    error:   why NVML does not answer, '' when it does.
-    driver:  version of the driver that answered.
-    former:  {UUID: {setting: our change of it}}.
-    files:   {path: text or None} of our own files for the boot.
-    enabled: whether our unit is.
-    restore: steps that put back the files that we changed (only read when they are to go).
+    gpus:        those that answer.
+    silent:      (GPU, why it does not answer).
+    error:       why NVML does not answer, '' when it does.
+    driver:      version of the driver that answered.
+    former:      {UUID: {setting: our change of it}}.
+    files:       {path: text or None} of our own files for the boot.
+    enabled:     whether our unit is.
+    restore:     steps that put back the files that we changed (only read when they are to go).
     fabric_runs: whether the fabric manager does, where that decides who is reset together.
-    unfinished: steps that bring back what a reset of a run that was killed has stopped and lost.
+    unfinished:  steps that bring back what a reset of a run that was killed has stopped and lost.
     """
 
     gpus: Tuple[Gpu, ...] = ()

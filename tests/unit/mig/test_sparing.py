@@ -318,7 +318,8 @@ def test_a_mode_that_takes_a_reset_of_ours_brings_back_what_was_set(gpus: Gpus) 
     host = gpus(A100)
     host.fault("mig-pending", 0)
     host.set(gpu__0__persistence=1, gpu__0__power_limit_w=300)
-    assert "mig/mig.mode/0000:07:00.0" in host.apply(config="all-balanced")["applied"]
+    made = host.apply(config="all-balanced")
+    assert "mig/mig.mode/0000:07:00.0" in made.get("applied", ()), made["error"]["msg"]
     assert host.migs()[0]["current"] and len(host.layout()) == 4
     now = silicon.board_file.read(host.directory)
     assert (now.gpu(0, "persistence"), now.gpu(0, "power_limit_w")) == ("1", "300")
