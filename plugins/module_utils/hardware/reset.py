@@ -202,12 +202,14 @@ def _note(
     """What is to come back, before any of it goes. The persistence daemon keeps all GPUs of the host."""
     units = [unit for unit in (*WATCHERS, PERSISTENCED_UNIT) if unit in {each.unit for each in _holding(host, chosen)}]
     losing = there if PERSISTENCED_UNIT in units else chosen
+    # Whom a GPU that hangs keeps from being known is still set as it is
+    lost = told if PERSISTENCED_UNIT in units else [gpu.uuid for gpu in chosen if gpu.uuid in told]
     journal.remember(MEMORY, {**journal.recall(MEMORY), ACT: {
         "boot": host.boot(),
         "step": act.step,
         "gpus": [[gpu.uuid, gpu.address] for gpu in chosen],
         "units": units,
-        "values": {gpu.uuid: {name: told[gpu.uuid][name] for name in VALUES} for gpu in losing if gpu.uuid in told},
+        "values": {uuid: {name: told[uuid][name] for name in VALUES} for uuid in lost},
         "layouts": {gpu.uuid: list(gpu.instances) for gpu in losing if gpu.instances},
     }})
 
