@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_settings
-short_description: Power limits, clocks and modes of GPUs
+short_description: Power limits, clocks, ECC and modes of GPUs
 version_added: 0.1.0
 description:
   - Sets GPUs by what stays theirs (UUID, PCI device id, name of the board) and never by index, and reads back what they
@@ -14,6 +14,9 @@ description:
     GPU or loads the driver in this collection has it run once more.
   - What a GPU had before is noted before its first change. It is given back with O(state=absent), and as soon as no
     entry of O(gpus) wants the setting any more, where it is still as it was set here.
+  - ECC changes with a reset of the GPU, which is disruption C(gpu_reset). Nobody may have the GPU open; what only
+    watches it (persistence mode, NVIDIA's persistence daemon, DCGM, NVSM) is let go for that time. What GPUs were set
+    to, and a MIG layout of M(gpuops.nvidia.mig), is there again afterwards, and after a run that failed or was killed.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -62,6 +65,17 @@ options:
           - Whether the driver stays initialised while nobody has the GPU open. Power limits and locked clocks are lost
             without it, so that they bring it.
         type: bool
+      ecc:
+        description:
+          - Whether the memory is protected by ECC. The GPU keeps it over resets and boots by itself. That of boards
+            with HBM from the A100 on is always on.
+          - Before Ampere, and where no fabric manager runs on Ampere, GPUs that NVLink joins are reset together.
+        type: bool
+  assume_pods_evicted:
+    description:
+      - Whether to plan as if pods that have GPUs were gone, as they are once a node is drained.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:
@@ -84,6 +98,13 @@ EXAMPLES = r"""
     gpus:
       - match: [NVIDIA A30]
         compute_mode: exclusive_process
+
+- name: The whole memory of every L40S, without ECC
+  gpuops.nvidia.gpu_settings:
+    gpus:
+      - match: [NVIDIA L40S]
+        ecc: false
+    allowed_disruption: gpu_reset
 
 - name: Give everything back
   gpuops.nvidia.gpu_settings:

@@ -19,7 +19,7 @@ SITES: List[Site] = refusals.sites()
 CODED = [site for site in SITES if site.code]
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name
-AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "fleet": {"approval"}, "registry.py": {"plan"},
+AREAS = {"core": {"host", "approval"}, "hardware": {"host", "reset"}, "fleet": {"approval"}, "registry.py": {"plan"},
          "shipped.py": {"host"},
          "action": {"cluster", "plan", "validation"}, "inventory": {"inventory"}, "roles": {"cluster", "activation"},
          "playbooks": {"playbook"},

@@ -28,6 +28,9 @@ _HOPPER = 0x2300
 # GB200 and GB300: their switches are in trays of their own, and so is what configures them
 _RACKS: Tuple[Tuple[int, int], ...] = ((0x2940, 0x297F), (0x31A1, 0x31A1), (0x31C0, 0x31FF))
 _GRACE_HOPPER = (0x2340, 0x237F)
+# GA100, GH100 and the large dies of Blackwell: the ECC of their HBM is always on (NVIDIA "GPU memory error management",
+# of A100; the later ones are taken to be like it). Ranges: pci.ids of the PCI ID project
+_ECC_ALWAYS_ON: Tuple[Tuple[int, int], ...] = ((0x2080, 0x20FF), (0x2300, 0x23FF), (0x2900, 0x29FF), (0x3180, 0x31FF))
 _STUBS = ("pci-stub", "pciback", "xen-pciback")
 
 
@@ -132,6 +135,11 @@ def in_rack(device_id: str) -> bool:
 def is_coherent(device_id: str) -> bool:
     """Whether the processor reads the GPU's memory as its own: boards with a Grace processor."""
     return _GRACE_HOPPER[0] <= int(device_id, 16) <= _GRACE_HOPPER[1] or in_rack(device_id)
+
+
+def ecc_is_always_on(device_id: str) -> bool:
+    """Whether the board's memory has ECC that nobody can switch off; of a device that is not known, False."""
+    return bool(device_id) and any(first <= int(device_id, 16) <= last for first, last in _ECC_ALWAYS_ON)
 
 
 def works_on_without_fabric_manager(device_ids: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from ..core.host import CommandTimedOut, Host
 from ..core.quantities import PREFIX
@@ -26,6 +26,16 @@ SERVED_BY = (
     ("/dev/dri/", "nvidia_drm"),
 )
 NODES = ("/dev/nvidia*", "/dev/nvidia-caps*/*", "/dev/gdrdrv", "/dev/dri/*")
+PERSISTENCED_UNIT, FABRIC_MANAGER_UNIT = "nvidia-persistenced.service", "nvidia-fabricmanager.service"
+# Who watches GPUs, which keeps them from a change of their MIG mode and from a reset, and learns of instances when it
+# starts (NVIDIA MIG User Guide; NVIDIA DGX User Guide). In the order in which they are stopped
+WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvsm.service", "nvsm-core.service",
+            "nvsm-notifier.service", "nvsm-api-gateway.service", "nvsm-mqtt.service")
+# Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
+# resets a GPU (NVIDIA Fabric Manager User Guide)
+UNDISTURBED = (PERSISTENCED_UNIT, FABRIC_MANAGER_UNIT)
+# How the name of a pod begins among those who have a GPU
+POD = "pod "
 # Seconds in which the mappings of all processes of a large host are read many times over
 MAPPED_S = 20
 # Seconds in which the kubelet starts the first process of a pod that it has admitted
@@ -155,6 +165,25 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
         if pod in running or _is_new(host, "/var/lib/kubelet/pods/" + pod):
             found.setdefault(device.split("::")[0], []).append(named_pod(host, pod))
     return {device: tuple(sorted(set(pods))) for device, pods in found.items()}
+
+
+class Users:
+    """Who has the GPUs now, by name: pods that were given them, and processes that have opened them. Whoever is only
+    with them, and no work, does not count."""
+
+    def __init__(self, host: Host) -> None:
+        self.everybody = read_holders(host)[0]
+        self._pods = pods_with_devices(host)
+        self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
+        self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
+                       for holder in self._holders}
+
+    def of(self, device: str, node: str, processes: Iterable[int] = ()) -> Tuple[str, ...]:
+        """device: UUID of a GPU or a MIG device. node: its device node. processes: further ones, as NVML tells them."""
+        pids = {*processes, *(holder.pid for holder in self._holders if node in holder.devices)}
+        found = [POD + pod for pod in self._pods.get(device, ())]
+        found += [self._names.get(pid, "process %d" % pid) for pid in sorted(pids)]
+        return tuple(dict.fromkeys(found))
 
 
 def pods_with_processes(host: Host) -> FrozenSet[str]:

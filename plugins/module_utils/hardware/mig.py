@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-# Makes the recorded layout, at a boot and after a reload of the driver, and where a boot is told to start it
+# Makes the recorded layout, at a boot, after a reload of the driver and after a reset, and where a boot is told to
+# start it. Its script has a line 'restore UUID PROFILE:START[/COMPUTE PROFILE,...] ...' of each GPU
 RESTORE_UNIT = "gpuops-nvidia-mig.service"
+RESTORE_SCRIPT = "/var/lib/gpuops/mig-restore"
 RESTORE_WANTED = "/etc/systemd/system/multi-user.target.wants/" + RESTORE_UNIT
 
 

@@ -23,6 +23,7 @@ from ..core.waiting import wait_for
 from .fabric_health import NOT_SUPPORTED, complaints, decoded, summary_of
 from .mig import Mig
 from .nvml_mig import read_mig
+from .pci import address_of
 
 # Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119)
 SILENCE = 60.0
@@ -371,7 +372,7 @@ def _read_all(nvml: Any, registered_within: float) -> None:
 def _gpu(nvml: Any, index: int) -> NvmlGpu:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        pci_address = _address(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        pci_address = address_of(nvml.nvmlDeviceGetPciInfo(handle).busId)
     except nvml.NVMLError as error:
         return NvmlGpu(index=index, error=str(error), error_code=error.value)
     try:
@@ -508,13 +509,6 @@ def _refusals(nvml: Any) -> Tuple[Type[Exception], ...]:
     """Errors that say nothing of the GPU's health."""
     return (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound,
             nvml.NVMLError_NoPermission)
-
-
-def _address(bus_id: Any) -> str:
-    """sysfs form of NVML's bus id: '00000000:17:00.0' is '0000:17:00.0', and '00010000:17:00.0' '10000:17:00.0'."""
-    text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
-    domain, rest = text.lower().split(":", 1)
-    return "%04x:%s" % (int(domain, 16), rest)
 
 
 def _cuda_version(number: int) -> str:

@@ -1,24 +1,31 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Settings of a GPU through NVML: what they are and may be, and their change. For nvml.Session, see REQUESTS.
+"""Settings of a GPU through NVML: what they are and may be, their change, and where its NVLinks lead. For nvml.Session,
+see REQUESTS.
 
 Locked clocks can be set and not be read: NVML has no call for it (nvml.h, R13). Power in watts, clocks in MHz.
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
+import functools
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Type
+
+from .pci import address_of
 
 # nvml.h, nvmlComputeMode_t; 1 was taken out of use with CUDA 8
 COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive_process": 3}
 _GRAPHICS, _MEMORY = 0, 2
 _MILLI = 1000
+_MOST_LINKS = 18
 
 
 def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
-    """None for what this GPU does not have. power: limit, default, least and most."""
+    """None for what this GPU does not have. power: limit, default, least and most. ecc: now, after the next reset, and
+    as the board comes. application_clocks: [memory, graphics], None while they are the default."""
     limits = _read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)) or (None, None)
     # Of a divided GPU each MIG device has its own (nvml.h)
     mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), nvml.NVMLError_InvalidArgument)
+    ecc = _read(nvml, lambda: nvml.nvmlDeviceGetEccMode(handle)) or (None, None)
     return {
         "power_limit": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))),
         "power_default": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))),
@@ -26,10 +33,32 @@ def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
         "power_most": _watts(limits[1]),
         "compute_mode": next((name for name, number in COMPUTE_MODES.items() if number == mode), None),
         "persistence": _truth(_read(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))),
+        "application_clocks": _application_clocks(nvml, handle),
+        "ecc": _truth(ecc[0]),
+        "ecc_pending": _truth(ecc[1]),
+        "ecc_default": _truth((_read(nvml, lambda: nvml.nvmlDeviceGetDefaultEccMode(handle)) or (None,))[0]),
         "architecture": _read(nvml, lambda: nvml.nvmlDeviceGetArchitecture(handle)) or 0,
         "fastest_gpu": _read(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _GRAPHICS)) or 0,
         "fastest_memory": _read(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _MEMORY)) or 0,
     }
+
+
+def _application_clocks(nvml: Any, handle: Any) -> Optional[List[int]]:
+    calls = (nvml.nvmlDeviceGetApplicationsClock, nvml.nvmlDeviceGetDefaultApplicationsClock)
+    now, default = ([_read(nvml, functools.partial(call, handle, kind)) for kind in (_MEMORY, _GRAPHICS)]
+                    for call in calls)
+    return None if None in (*now, *default) or now == default else now
+
+
+def _get_links(nvml: Any, handle: Any) -> List[str]:
+    """Where the NVLinks of a GPU lead: PCI addresses of GPUs and switches, as NVML writes them."""
+    found = set()
+    for link in range(_MOST_LINKS):
+        remote = _read(nvml, functools.partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link),
+                       nvml.NVMLError_InvalidArgument)
+        if remote is not None:
+            found.add(address_of(remote.busId))
+    return sorted(found)
 
 
 def _set_power_limit(nvml: Any, handle: Any, watts: int) -> None:
@@ -42,6 +71,15 @@ def _set_compute_mode(nvml: Any, handle: Any, mode: str) -> None:
 
 def _set_persistence(nvml: Any, handle: Any, wanted: bool) -> None:
     nvml.nvmlDeviceSetPersistenceMode(handle, int(wanted))
+
+
+def _set_ecc(nvml: Any, handle: Any, wanted: bool) -> None:
+    """From the next reset on."""
+    nvml.nvmlDeviceSetEccMode(handle, int(wanted))
+
+
+def _set_application_clocks(nvml: Any, handle: Any, clocks: Sequence[int]) -> None:
+    nvml.nvmlDeviceSetApplicationsClocks(handle, *clocks)
 
 
 def _set_gpu_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) -> None:
@@ -77,5 +115,6 @@ def _truth(number: Optional[int]) -> Optional[bool]:
 
 REQUESTS: Mapping[str, Callable[..., Any]] = {
     "get": _get, "power_limit": _set_power_limit, "compute_mode": _set_compute_mode, "persistence": _set_persistence,
+    "ecc": _set_ecc, "application_clocks": _set_application_clocks, "links": _get_links,
     "gpu_clocks": _set_gpu_clocks, "memory_clocks": _set_memory_clocks,
 }

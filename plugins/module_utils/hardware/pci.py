@@ -100,6 +100,14 @@ def read_bus(host: Host) -> PciBus:
     )
 
 
+def address_of(bus_id: Any) -> str:
+    """sysfs form of a bus id of NVML or nvidia-smi: '00000000:17:00.0' is '0000:17:00.0', and '00010000:17:00.0'
+    '10000:17:00.0'."""
+    text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
+    domain, rest = text.lower().split(":", 1)
+    return "%04x:%s" % (int(domain, 16), rest)
+
+
 def _slot(host: Host, directory: str) -> boards.Slot:
     override = (host.read(directory + "/driver_override") or "").strip()
     return boards.Slot(

@@ -17,15 +17,15 @@ from typing import Dict, Iterable, Tuple
 from ..core.boot_unit import unit_text
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
-from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED, Mig
+from ..hardware.holders import WATCHERS
+from ..hardware.mig import RESTORE_SCRIPT, RESTORE_UNIT, RESTORE_WANTED, Mig
 from ..hardware.nvml_mig import COMPUTE_NUMBERS
-from .model import WATCHERS
 from .placement import Placed
 
 UNIT = RESTORE_UNIT
 UNIT_FILE = "/etc/systemd/system/" + UNIT
 WANTS = RESTORE_WANTED
-SCRIPT = "/var/lib/gpuops/mig-restore"
+SCRIPT = RESTORE_SCRIPT
 AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service",
          "nvidia-fabricmanager.service", "nvidia-mig-manager.service")
 BEFORE = ("gpuops-nvidia-cdi.service", "nvidia-cdi-refresh.service", *WATCHERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import interrupted
 from ..core.errors import GpuOpsError
@@ -20,14 +20,16 @@ from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..core.waiting import wait_for
 from ..hardware import nvml
-from ..hardware.holders import read_holders
+from ..hardware.holders import POD, UNDISTURBED, read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml_codes import IN_USE, LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, TOO_LITTLE
 from ..hardware.nvml_mig import REQUESTS
+from ..hardware.reset import Act, finish_interrupted, finishing, reset
+from ..hardware.reset_plan import FINISH
 from ..hardware.settings import set_up_again
 from . import former
 from .model import Wanted
-from .observation import MODPROBE, POD, SWITCHED, UNDISTURBED, users, without_nodes
+from .observation import MODPROBE, SWITCHED, users, without_nodes
 from .placement import Arrangement, Placed, arrange, as_placed, placed_now
 from .planner import DIVIDE, FORGET, MODE, NODES
 
@@ -81,7 +83,7 @@ atexit.register(close_session)
 
 def set_mode(host: Host, journal: Journal, step: Step) -> None:
     uuid, enabled = step.parameters["uuid"], step.parameters["enabled"]
-    said = ""
+    failure: Optional[GpuOpsError] = None
     try:
         mig = _mig(uuid)
         former.note(journal, step.capability, uuid, mig, enabled, placed_now(mig))
@@ -90,20 +92,25 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
         status = _session().ask("set_mode", uuid, enabled)
         if status == RESET_REQUIRED and step.parameters["resets"]:
             close_session()
-            reset = host.run(["nvidia-smi", "-r", "-i", step.subject], check=False)
-            said = "" if reset.rc == 0 else " ".join((reset.stdout + " " + reset.stderr).split())
+            try:
+                act = Act(step.capability, "its MIG mode changes", ((uuid, step.subject),), step=step.id)
+                reset(host, journal, act)
+            except GpuOpsError as failed_reset:
+                failure = failed_reset
+        elif step.parameters["resets"]:
+            # NVML resets the GPU by itself
+            set_up_again(host)
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
-    if step.parameters["resets"]:
-        # NVML resets the GPU by itself, or it was reset here
-        set_up_again(host)
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
+        if failure is not None:
+            raise failure
         return
     error = _explained(host, step, nvml.NvmlFailed("nvmlDeviceSetMigMode", status or RESET_REQUIRED, _told(status)))
     if status == RESET_REQUIRED:
-        error = _with(error, "; nvidia-smi says: %s; open by %s; the former mode is set again" % (
-            said or "nothing", ", ".join(holder.named() for holder in read_holders(host)[0]) or "nobody"))
+        error = _with(error, "; its reset: %s; the former mode is set again" % (
+            failure.found if failure is not None else "done, and without effect"))
     try:
         # The next reset of the GPU, whoever's, would change it unasked
         _session().ask("set_mode", uuid, mig.current)
@@ -349,7 +356,8 @@ def _settle(host: Host, journal: Journal, step: Step) -> None:
 
 
 EXECUTORS: Dict[str, Executor] = {
-    MODE: _settled(set_mode),
+    FINISH: finish_interrupted,
+    MODE: finishing(_settled(set_mode)),
     DIVIDE: _settled(divide),
     FORGET: forget,
     NODES: make_nodes,

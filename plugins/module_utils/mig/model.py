@@ -8,11 +8,6 @@ from typing import Optional, Tuple
 
 from ..hardware.mig import Mig
 
-# Who watches GPUs, keeps their MIG mode from changing, and learns of instances when it starts (NVIDIA MIG User Guide;
-# NVIDIA DGX User Guide). In the order in which they are stopped
-WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvsm.service", "nvsm-core.service",
-            "nvsm-notifier.service", "nvsm-api-gateway.service", "nvsm-mqtt.service")
-
 
 @dataclass(frozen=True)
 class Board:

@@ -13,21 +13,18 @@ from ..core.interrupted import STOPPED, remembered
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
-from ..hardware.holders import named_pod, pods_with_devices, read_holders
+from ..hardware.holders import FABRIC_MANAGER_UNIT, WATCHERS, Users
 from ..hardware.mig import Mig
 from ..hardware.nvml import NvmlGpu, reading_of
 from ..hardware.pci import read_bus
+from ..hardware.reset import can_be_reset, unfinished_steps
 from . import boot, former
 from .former import Former
-from .model import WATCHERS, Board
+from .model import Board
 from .policy import Policy
 
 # Ampere's compute capabilities: the only generation whose MIG mode takes a reset of the GPU (NVIDIA MIG User Guide)
 AMPERE = "8."
-FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
-# Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
-# resets a GPU (NVIDIA Fabric Manager User Guide)
-UNDISTURBED = ("nvidia-persistenced.service", FABRIC_MANAGER_UNIT)
 # A file of the driver's for each instance tells the minor of its device node (NVIDIA MIG User Guide, device nodes and
 # capabilities)
 FILES = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"
@@ -37,8 +34,6 @@ MODPROBE = "nvidia-modprobe"
 RIVAL = "/etc/systemd/system/*.wants/nvidia-mig-manager.service"
 # Of the journal's notes: UUIDs of GPUs whose mode we switch on to divide them, until that is over
 SWITCHED = "switched"
-# How the name of a pod begins among holders
-POD = "pod "
 _PLACE = re.compile(r"/gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access$")
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
 
@@ -50,19 +45,20 @@ Place = Tuple[int, int, int]
 class Observation:
     """What is there.
 
-    boards:   GPUs that answer.
-    silent:   (GPU, why it does not answer), with those whose MIG cannot be read.
-    error:    why NVML does not answer, '' when it does.
-    driver:   version of the driver that answered.
-    nodeless: capability files of instances that have no device node.
-    modprobe: whether nvidia-modprobe is installed, which makes them.
-    files:    {path: text or None} of our own files for the boot.
-    enabled:  whether our unit is.
-    restore:  steps that put back the files that we changed (only read when MIG is to go).
-    stopped:  watchers that an earlier run stopped since the boot and did not start again, and that do not run.
-    former:   {UUID: what the GPU was before our first change} of those on which something of ours may be left.
-    rival:    file by which a boot starts nvidia-mig-manager.service, '' where none does.
-    fabric:   state of the fabric manager's service, '' where no GPU that is reset needs it.
+    boards:     GPUs that answer.
+    silent:     (GPU, why it does not answer), with those whose MIG cannot be read.
+    error:      why NVML does not answer, '' when it does.
+    driver:     version of the driver that answered.
+    nodeless:   capability files of instances that have no device node.
+    modprobe:   whether nvidia-modprobe is installed, which makes them.
+    files:      {path: text or None} of our own files for the boot.
+    enabled:    whether our unit is.
+    restore:    steps that put back the files that we changed (only read when MIG is to go).
+    stopped:    watchers that an earlier run stopped since the boot and did not start again, and that do not run.
+    former:     {UUID: what the GPU was before our first change} of those on which something of ours may be left.
+    rival:      file by which a boot starts nvidia-mig-manager.service, '' where none does.
+    fabric:     state of the fabric manager's service, '' where no GPU that is reset needs it.
+    unfinished: steps that bring back what a reset of a run that was killed has stopped and lost.
     """
 
     boards: Tuple[Board, ...] = ()
@@ -78,20 +74,22 @@ class Observation:
     former: Mapping[str, Former] = field(default_factory=dict)
     rival: str = ""
     fabric: str = ""
+    unfinished: Tuple[Step, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         # Processes and pods come and go without any meaning for the plan beyond what it tells of them
-        return dict(asdict(replace(self, boards=(), restore=())),
+        return dict(asdict(replace(self, boards=(), restore=(), unfinished=())),
                     boards=[[board.uuid, board.mig and replace(board.mig, instances=tuple(
                         replace(instance, compute=tuple(replace(each, processes=(), holders=())
                                                         for each in instance.compute))
                         for instance in board.mig.instances)).to_dict()] for board in self.boards],
-                    restore=[step.to_dict() for step in self.restore])
+                    restore=[step.to_dict() for step in self.restore],
+                    unfinished=[step.to_dict() for step in self.unfinished])
 
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
     memory = remembered(host, journal, "mig")
-    noted = Observation(former=former.read(memory), stopped=tuple(
+    noted = Observation(unfinished=unfinished_steps(host, journal, "mig"), former=former.read(memory), stopped=tuple(
         unit for unit in memory.get(STOPPED, ()) if _is_down(host.unit(unit))))
     if not policy.managed:
         return noted
@@ -149,22 +147,12 @@ def _is_down(unit: Mapping[str, str]) -> bool:
     return unit.get("LoadState") == "loaded" and unit.get("ActiveState") not in ("active", "activating", "reloading")
 
 
-class Users:
-    """Who has which part of the GPUs now, by name: pods that were given it, and processes that have opened it."""
+class InstanceUsers(Users):
+    """With those who have parts of the GPUs."""
 
     def __init__(self, host: Host, minors: Mapping[Place, int]) -> None:
-        self.everybody = read_holders(host)[0]
+        super().__init__(host)
         self._minors = minors
-        self._pods = pods_with_devices(host)
-        self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
-        self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
-                       for holder in self._holders}
-
-    def of(self, device: str, node: str, processes: Iterable[int] = ()) -> Tuple[str, ...]:
-        pids = {*processes, *(holder.pid for holder in self._holders if node in holder.devices)}
-        found = [POD + pod for pod in self._pods.get(device, ())]
-        found += [self._names.get(pid, "process %d" % pid) for pid in sorted(pids)]
-        return tuple(dict.fromkeys(found))
 
     def told(self, minor: int, mig: Mig) -> Mig:
         """The instances of a GPU, with those who have them."""
@@ -174,8 +162,8 @@ class Users:
             for each in instance.compute)) for instance in mig.instances))
 
 
-def users(host: Host) -> Users:
-    return Users(host, _minors_of(_capabilities(host)))
+def users(host: Host) -> InstanceUsers:
+    return InstanceUsers(host, _minors_of(_capabilities(host)))
 
 
 def _minors_of(capabilities: Mapping[Place, Tuple[str, int]]) -> Dict[Place, int]:
@@ -184,14 +172,14 @@ def _minors_of(capabilities: Mapping[Place, Tuple[str, int]]) -> Dict[Place, int
 
 def _boards(host: Host, gpus: Iterable[NvmlGpu], minors: Mapping[Place, int]) -> Tuple[Board, ...]:
     devices = {device.address: device for device in read_bus(host).gpus}
-    now = Users(host, minors)
+    now = InstanceUsers(host, minors)
     return tuple(Board(
         index=gpu.index, uuid=gpu.uuid, address=gpu.pci_address, name=gpu.name,
         device_id=_as_filter("10de:" + devices[gpu.pci_address].device_id) if gpu.pci_address in devices else "",
         subsystem_id=_as_filter(devices[gpu.pci_address].subsystem) if gpu.pci_address in devices else "",
         memory_mib=gpu.memory_mib, mig=gpu.mig and now.told(gpu.minor, gpu.mig),
         resets=gpu.compute_capability.startswith(AMPERE),
-        resettable=host.exists("/sys/bus/pci/devices/%s/reset" % gpu.pci_address),
+        resettable=can_be_reset(host, gpu.pci_address),
         holders=now.of(gpu.uuid, "/dev/nvidia%d" % gpu.minor),
         watchers=tuple(unit for unit in WATCHERS if any(
             holder.unit == unit and "/dev/nvidia%d" % gpu.minor in holder.devices for holder in now.everybody)),

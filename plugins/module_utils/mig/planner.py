@@ -19,10 +19,12 @@ from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
 from ..core.refusal import Refusal
 from ..core.steps import service_step
 from ..hardware import mig_layout
+from ..hardware.holders import FABRIC_MANAGER_UNIT, POD, WATCHERS
 from ..hardware.mig import Mig
+from ..hardware.reset_plan import beginning_with
 from . import boot
-from .model import WATCHERS, Board, Target
-from .observation import FABRIC_MANAGER_UNIT, POD, Observation
+from .model import Board, Target
+from .observation import Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
@@ -59,6 +61,10 @@ class Change:
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    return beginning_with(observation.unfinished, _planned(observation, policy, facts))
+
+
+def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.former)):
         return Plan(steps=tuple(_starts(observation.stopped)), notes=_IDLE_FILE if policy.idle_file else ())
     refusals = facts.refusals_of_the_sick()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from ..core.capability import Capability
 from .executors import EXECUTORS
 from .observation import NAME, observe
-from .planner import CHANGE, UNLOCK, plan
+from .planner import CHANGE, CHANGE_ECC, KEEP_ECC, UNLOCK, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, independent=(CHANGE, UNLOCK))
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
+                        assumptions=("assume_pods_evicted",), independent=(CHANGE, UNLOCK, KEEP_ECC, CHANGE_ECC))

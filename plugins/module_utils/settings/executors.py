@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Callable, Dict, Iterator, Mapping
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -16,9 +16,11 @@ from ..core.steps import Executor
 from ..hardware import nvml
 from ..hardware.nvml_codes import IN_USE, LOST, NO_PERMISSION, NOT_SUPPORTED
 from ..hardware.nvml_settings import REQUESTS
+from ..hardware.reset import Act, finish_interrupted, finishing, reset
+from ..hardware.reset_plan import FINISH
 from . import notes
-from .model import CLOCKS, TITLES, told
-from .planner import CHANGE, FORGET, UNLOCK
+from .model import CLOCKS, ECC, TITLES, told
+from .planner import CHANGE, CHANGE_ECC, FORGET, KEEP_ECC, UNLOCK
 
 # What each return code means for a change; {call}: the GPU, the call and NVML's words
 _MEANING: Dict[int, Refusal] = {
@@ -59,6 +61,62 @@ def change(host: Host, journal: Journal, step: Step) -> None:
             nvml.forget()
 
 
+def change_ecc(host: Host, journal: Journal, step: Step) -> None:
+    wanted: Mapping[str, bool] = step.parameters["set"]
+    found: Dict[str, Dict[str, Any]] = {}
+
+    def pend() -> None:
+        for uuid, mode in wanted.items():
+            with _asking() as ask:
+                before = ask("get", uuid)
+                notes.note_former(journal, uuid, before, {ECC: mode})
+                found[uuid] = before
+                ask(ECC, uuid, mode)
+
+    gpus = tuple((uuid, address) for uuid, address in step.parameters["gpus"])
+    with _explaining(step):
+        try:
+            reset(host, journal, Act(step.capability, "ECC changes", gpus, wanted, step.id), pend)
+        except (GpuOpsError, nvml.NvmlFailed) as failed:
+            _take_back(found, wanted, failed)
+            raise
+        finally:
+            nvml.forget()
+        for uuid, mode in wanted.items():
+            with _asking() as ask:
+                _judge(step, ask("get", uuid), {ECC: mode})
+
+
+def keep_ecc(host: Host, journal: Journal, step: Step) -> None:
+    uuid, mode = step.parameters["uuid"], step.parameters["set"][ECC]
+    with _explaining(step), _asking() as ask:
+        ask(ECC, uuid, mode)
+        _judge(step, {ECC: ask("get", uuid)["ecc_pending"]}, {ECC: mode})
+
+
+def _take_back(found: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, bool], failed: Exception) -> None:
+    """The next reset, whoever's, would change ECC unasked. found: {UUID: what was there before it was set}."""
+    for uuid, before in found.items():
+        try:
+            with _asking() as ask:
+                if ask("get", uuid)[ECC] != wanted[uuid]:
+                    ask(ECC, uuid, before["ecc_pending"])
+        except nvml.NvmlFailed as stays:
+            if isinstance(failed, GpuOpsError):
+                first = failed.refusals[0]
+                told_of = "%s; ECC of GPU %s stays set for the next reset (%s)" % (first.found, uuid, stays)
+                raise GpuOpsError.because([replace(first, found=told_of)], **failed.details) from failed
+
+
+@contextlib.contextmanager
+def _asking() -> Iterator[Callable[..., Any]]:
+    session = nvml.Session(REQUESTS)
+    try:
+        yield session.ask
+    finally:
+        session.close()
+
+
 def forget(host: Host, journal: Journal, step: Step) -> None:
     notes.forget(journal, step.parameters["uuid"], step.parameters["names"])
 
@@ -92,4 +150,6 @@ def _explaining(step: Step) -> Iterator[None]:
         raise GpuOpsError.because([replace(refusal, found=refusal.found.format(call=call))]) from failed
 
 
-EXECUTORS: Dict[str, Executor] = {CHANGE: change, UNLOCK: change, FORGET: forget}
+EXECUTORS: Dict[str, Executor] = {
+    FINISH: finish_interrupted, CHANGE: change, UNLOCK: change, FORGET: forget,
+    CHANGE_ECC: finishing(change_ecc), KEEP_ECC: keep_ecc}

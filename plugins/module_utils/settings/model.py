@@ -6,16 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from ..hardware.reset_plan import Resettable
+
 ALL = "all"
 # In the order in which they are set: what keeps the others comes first
 SETTINGS = ("persistence", "power_limit", "gpu_clocks", "memory_clocks", "compute_mode")
 CLOCKS = ("gpu_clocks", "memory_clocks")
 # What is lost with the last process that has the GPU open, where no persistence keeps it (nvidia-smi(1), -pm)
 KEPT_BY_PERSISTENCE = ("power_limit", "gpu_clocks", "memory_clocks")
+# Changes with a reset, which the GPU keeps it over by itself, and over boots
+ECC = "ecc"
 TITLES = {"persistence": "persistence mode", "power_limit": "power limit", "gpu_clocks": "GPU clocks",
-          "memory_clocks": "memory clocks", "compute_mode": "compute mode"}
+          "memory_clocks": "memory clocks", "compute_mode": "compute mode", ECC: "ECC"}
 # nvml.h, nvmlDeviceArchitecture_t
-VOLTA, AMPERE, HOPPER = 5, 7, 9
+VOLTA = 5
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Gpu:
     values:    {setting: value} that can be read: all but the clocks, and those that we have locked.
     power:     (least, default, most).
     fastest:   (GPU, memory) clocks.
+    reset:     what a reset of it takes; None where nothing is wanted or noted of the ECC of any GPU.
     """
 
     uuid: str
@@ -39,6 +44,7 @@ class Gpu:
     values: Mapping[str, Any] = field(default_factory=dict)
     power: Tuple[Optional[int], Optional[int], Optional[int]] = (None, None, None)
     fastest: Tuple[int, int] = (0, 0)
+    reset: Optional[Resettable] = None
 
     def named(self) -> str:
         return "GPU %d (%s)" % (self.index, self.address)

@@ -3,10 +3,11 @@
 """What the journal notes of settings: what a GPU had before us, what we have set, and which clocks are locked.
 
 {'former': {UUID: {setting: [what it had, what we set last]}},
- 'locked': {UUID: {setting: [least, most]}}, 'driver': what was loaded then}
-Locked clocks cannot be read. They are taken for locked as long as the driver is loaded that they were given to, and
-once the unit has given them to the one that came after it: it says so in /run, with the number of the driver's
-directory.
+ 'locked': {UUID: {setting: [least, most]}}, 'driver': what was loaded then,
+ 'resets': {UUID: number of the last reset of ours before that}}
+Locked clocks cannot be read. They are taken for locked as long as the driver is loaded that they were given to and no
+reset of ours came, and once the unit has given them to what came after it: it says so in /run, with the number of the
+driver's directory.
 """
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.loaded import load_of, number_of_load
+from ..hardware.resets import Reset, last_of, resets
 from .boot import STAMP
 from .model import Change
 
 NAME = "settings"
-FORMER, LOCKED, DRIVER = "former", "locked", "driver"
+FORMER, LOCKED, DRIVER, RESETS = "former", "locked", "driver", "resets"
 
 
 def restored(host: Host) -> FrozenSet[str]:
@@ -34,10 +36,12 @@ def former(memory: Mapping[str, Any]) -> Dict[str, Dict[str, Change]]:
             for uuid, values in memory.get(FORMER, {}).items()}
 
 
-def locked(memory: Mapping[str, Any], driver: str, restored_gpus: Iterable[str] = ()) -> Dict[str, Dict[str, Any]]:
-    known = memory.get(LOCKED, {})
-    return {uuid: dict(values) for uuid, values in known.items()
-            if memory.get(DRIVER) == driver or uuid in restored_gpus}
+def locked(
+    memory: Mapping[str, Any], driver: str, restored_gpus: Iterable[str], known_resets: Sequence[Reset]
+) -> Dict[str, Dict[str, Any]]:
+    numbers = memory.get(RESETS, {})
+    return {uuid: dict(values) for uuid, values in memory.get(LOCKED, {}).items() if uuid in restored_gpus or (
+        memory.get(DRIVER) == driver and numbers.get(uuid, 0) == last_of(known_resets, uuid))}
 
 
 def note_former(journal: Journal, uuid: str, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -52,10 +56,12 @@ def note_former(journal: Journal, uuid: str, before: Mapping[str, Any], wanted: 
 def note_locked(host: Host, journal: Journal, uuid: str, values: Mapping[str, Any]) -> None:
     """values: {setting: clocks, None where they are not locked any more}."""
     memory, driver = journal.recall(NAME), load_of(host)
-    known = locked(memory, driver, restored(host))
+    known_resets = resets(host)
+    known = locked(memory, driver, restored(host), known_resets)
     mine = {name: clocks for name, clocks in {**known.get(uuid, {}), **values}.items() if clocks is not None}
     known = {each: found for each, found in {**known, uuid: mine}.items() if found}
-    journal.remember(NAME, {**memory, LOCKED: known, DRIVER: driver})
+    numbers = {each: last_of(known_resets, each) for each in known}
+    journal.remember(NAME, {**memory, LOCKED: known, DRIVER: driver, RESETS: numbers})
 
 
 def forget(journal: Journal, uuid: str, names: Optional[Sequence[str]]) -> None:

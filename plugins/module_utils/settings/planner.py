@@ -3,17 +3,21 @@
 """From what the GPUs are set to to what they are to be set to. Pure. A GPU is a step of its own."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.boot_unit import removal, unit_steps
 from ..core.facts import HostFacts
-from ..core.plan import Plan, Step
+from ..core.plan import Disruption, Plan, Step
 from ..core.refusal import Refusal
+from ..hardware.boards import ecc_is_always_on
+from ..hardware.holders import POD
+from ..hardware.reset_plan import AMPERE, HOPPER, Resettable, beginning_with, together
+from ..hardware.reset_plan import refusals as refusals_of_reset
 from . import boot
 from .model import (
-    AMPERE,
     CLOCKS,
-    HOPPER,
+    ECC,
     KEPT_BY_PERSISTENCE,
     SETTINGS,
     TITLES,
@@ -31,9 +35,39 @@ from .policy import Policy
 CHANGE = "settings.change"
 UNLOCK = "settings.unlock"
 FORGET = "settings.forget"
+CHANGE_ECC = "settings.change_ecc"
+KEEP_ECC = "settings.keep_ecc"
+# What somebody has set, and what a boot would bring
+_LATER = "ECC after the next reset"
+
+
+@dataclass(frozen=True)
+class Group:
+    """GPUs that are reset together. wanted: {UUID: ECC mode} of those of which it is known."""
+
+    gpus: Tuple[Gpu, ...]
+    wanted: Mapping[str, bool]
+
+    @property
+    def resettable(self) -> Tuple[Resettable, ...]:
+        return tuple(gpu.reset for gpu in self.gpus if gpu.reset is not None)
+
+    @property
+    def changing(self) -> Tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.gpus if _changes_ecc(gpu, self.wanted.get(gpu.uuid)))
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    return beginning_with(observation.unfinished, _planned(observation, policy, facts))
+
+
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
+    """A layout that is made anew may have other numbers."""
+    divided = any(step.action == CHANGE_ECC and step.parameters["divided"] for step in planned.steps)
+    return facts.but(mig_changes=True) if divided else facts
+
+
+def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     absent = policy.state == "absent"
     entries = () if absent else policy.entries
     if not entries and not observation.former:
@@ -45,10 +79,19 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(refusals=refusals or _silent(observation))
     wanted = {gpu.uuid: _completed(wanted_of(entries, gpu)) for gpu in observation.gpus}
     refusals = tuple(refusal for gpu in observation.gpus for refusal in _refusals(gpu, wanted[gpu.uuid]))
+    ecc = {gpu.uuid: mode for gpu in observation.gpus
+           for mode in (_ecc_of(gpu, wanted[gpu.uuid], observation.former.get(gpu.uuid, {})),) if mode is not None}
+    with_fabric = observation.fabric_runs or facts.fabric_starts
+    groups = _groups(observation.gpus, ecc, with_fabric)
+    everyone = tuple(gpu.reset for gpu in observation.gpus if gpu.reset is not None)
+    refusals += tuple(refusal for group in groups for refusal in refusals_of_reset(
+        group.resettable, group.wanted, policy.assume_pods_evicted, everyone, with_fabric))
     if refusals:
         return Plan(refusals=refusals)
-    changes = [step for gpu in observation.gpus
-               for step in _changes(gpu, wanted[gpu.uuid], observation.former.get(gpu.uuid, {}))]
+    resets = [_ecc_step(group) for group in groups]
+    changes = [*resets, *_kept_ecc(observation.gpus, ecc, groups), *(
+        step for gpu in observation.gpus
+        for step in _changes(gpu, wanted[gpu.uuid], observation.former.get(gpu.uuid, {})))]
     boots = _removal(observation) if absent else _boot_steps(observation, wanted)
     # Last, or a boot before the unit is gone would set what nobody gives back any more
     before = tuple(step.id for step in (*changes, *boots))
@@ -56,7 +99,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
                for step in _forgets(gpu, wanted[gpu.uuid], observation.former.get(gpu.uuid, {}), before)]
     if absent:
         forgets += _forget_all(set(observation.former) - set(wanted), before)
-    return Plan(steps=(*changes, *boots, *forgets), notes=_notes(observation, entries, wanted))
+    leaving = {step.id: _pods(group) for step, group in zip(resets, groups)}
+    return Plan(steps=(*changes, *boots, *forgets), notes=_notes(observation, entries, wanted, bool(groups)),
+                leaving=leaving)
 
 
 def _completed(wanted: Mapping[str, Any]) -> Dict[str, Any]:
@@ -103,6 +148,11 @@ def _refusals(gpu: Gpu, wanted: Mapping[str, Any]) -> List[Refusal]:
             "settings.not_supported", "%s, %s, has no settable %s" % (gpu.named(), gpu.name, ", ".join(lacking)),
             "settings that the board has", "in `gpus`, name the boards that have them in `match`",
             option="gpus"))
+    if wanted.get(ECC) is False and gpu.values.get(ECC) and ecc_is_always_on(gpu.device_id):
+        found.append(Refusal(
+            "settings.ecc_always_on", "ECC of %s, %s, is to be off" % (gpu.named(), gpu.name),
+            "boards whose ECC can be switched: that of A100, H100 and later ones with HBM is always on",
+            "leave `ecc` out of the entries of `gpus` that are for it", option="gpus"))
     least, default, most = gpu.power
     limit = wanted.get("power_limit")
     if limit is not None and least is not None and most is not None and not least <= limit <= most:
@@ -129,7 +179,7 @@ def _lacks(gpu: Gpu, name: str) -> bool:
 
 
 def _notes(
-    observation: Observation, entries: Sequence[Entry], wanted: Mapping[str, Mapping[str, Any]]
+    observation: Observation, entries: Sequence[Entry], wanted: Mapping[str, Mapping[str, Any]], resets: bool
 ) -> Tuple[str, ...]:
     notes = []
     missing = sorted({word for entry in entries for word in entry.match
@@ -141,7 +191,82 @@ def _notes(
     if deferred:
         notes.append("Memory clocks of %s count from the next load of the driver on: Hopper takes them in no other "
                      "form." % ", ".join(deferred))
+    if resets:
+        notes.append("Clocks that somebody else has locked on GPUs that are reset are lost: no driver tells of them.")
     return tuple(notes)
+
+
+# ECC
+
+
+def _ecc_of(gpu: Gpu, wanted: Mapping[str, Any], former: Mapping[str, Change]) -> Optional[bool]:
+    """What ECC of a GPU is to be: as it is wanted, else as it was before us where it still is, or waits, as we set it;
+    None where it is nothing of ours."""
+    if ECC in wanted:
+        return bool(wanted[ECC]) if gpu.values.get(ECC) is not None else None
+    change = former.get(ECC)
+    if change is None or change.before is None or gpu.reset is None:
+        return None
+    return bool(change.before) if change.ours in (gpu.values.get(ECC), gpu.reset.pending) else None
+
+
+def _changes_ecc(gpu: Gpu, mode: Optional[bool]) -> bool:
+    return mode is not None and gpu.values.get(ECC) != mode
+
+
+def _groups(gpus: Sequence[Gpu], ecc: Mapping[str, bool], with_fabric: bool) -> List[Group]:
+    """GPUs whose ECC changes, each with those that have to be reset with it."""
+    groups: List[Group] = []
+    for gpu in gpus:
+        is_there = any(gpu in group.gpus for group in groups)
+        if gpu.reset is not None and _changes_ecc(gpu, ecc.get(gpu.uuid)) and not is_there:
+            uuids = together(gpu.reset, with_fabric)
+            groups.append(Group(tuple(each for each in gpus if each.uuid in uuids),
+                                {uuid: ecc[uuid] for uuid in uuids if uuid in ecc}))
+    return groups
+
+
+def _ecc_step(group: Group) -> Step:
+    changing = group.changing
+    others = [gpu for gpu in group.gpus if gpu not in changing]
+    before, after = {}, {}
+    for gpu in changing:
+        title = TITLES[ECC] if len(group.gpus) == 1 else "%s of %s" % (TITLES[ECC], gpu.address)
+        before[title], after[title] = told(ECC, gpu.values[ECC]), told(ECC, group.wanted[gpu.uuid])
+    for gpu in others:
+        if gpu.uuid in group.wanted and gpu.reset is not None and gpu.reset.pending != group.wanted[gpu.uuid]:
+            title = "%s of %s" % (_LATER, gpu.address)
+            before[title], after[title] = told(ECC, gpu.reset.pending), told(ECC, group.wanted[gpu.uuid])
+    why = "%s: ECC changes with a reset of the GPU." % ", ".join(gpu.named() for gpu in changing)
+    if others:
+        why += " NVLink joins it with %s, which is reset with it." % ", ".join(gpu.named() for gpu in others)
+    if any(gpu.reset is not None and gpu.reset.pending == group.wanted[gpu.uuid] for gpu in changing):
+        why += " The mode was set before, and waits for a reset."
+    return Step(
+        NAME, CHANGE_ECC, ", ".join(gpu.address for gpu in changing), why, Disruption.gpu_reset,
+        change={"before": before, "after": after},
+        parameters={"set": dict(group.wanted), "gpus": [[gpu.uuid, gpu.address] for gpu in group.gpus],
+                    "divided": any(each.instances for each in group.resettable)})
+
+
+def _kept_ecc(gpus: Sequence[Gpu], ecc: Mapping[str, bool], groups: Sequence[Group]) -> List[Step]:
+    """Of GPUs whose ECC is as it is to be, and would not be after their next reset, whoever's that is."""
+    steps = []
+    for gpu in gpus:
+        mode = ecc.get(gpu.uuid)
+        stays = mode is not None and gpu.reset is not None and gpu.values.get(ECC) == mode != gpu.reset.pending
+        if stays and not any(gpu in group.gpus for group in groups):
+            steps.append(Step(
+                NAME, KEEP_ECC, gpu.address,
+                "%s: its ECC is as it is to be; another mode was set for its next reset." % gpu.named(),
+                change={"before": {_LATER: told(ECC, not mode)}, "after": {_LATER: told(ECC, mode)}},
+                parameters={"uuid": gpu.uuid, "set": {ECC: mode}}))
+    return steps
+
+
+def _pods(group: Group) -> Tuple[str, ...]:
+    return tuple(sorted({holder[len(POD):] for each in group.resettable for holder in each.holders
+                         if holder.startswith(POD)}))
 
 
 # steps of one GPU
@@ -153,7 +278,7 @@ def _changes(gpu: Gpu, wanted: Mapping[str, Any], former: Mapping[str, Change]) 
     Clocks that are given back are unlocked, whatever is noted of them: a boot may have locked them again by our unit.
     """
     back = {name: change.before for name, change in former.items()
-            if name not in (*wanted, *CLOCKS) and change.before is not None
+            if name not in (*wanted, *CLOCKS, ECC) and change.before is not None
             and _same(change.ours, gpu.values.get(name))}
     final = {**back, **wanted}
     values = {name: final[name] for name in SETTINGS

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NoReturn, Tuple
 
 from ..core.errors import GpuOpsError
 from ..hardware.nvml_settings import COMPUTE_MODES
-from .model import CLOCKS, KEPT_BY_PERSISTENCE, SETTINGS, TITLES, Entry
+from .model import CLOCKS, ECC, KEPT_BY_PERSISTENCE, SETTINGS, TITLES, Entry
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
@@ -20,7 +20,9 @@ ARGUMENTS: Dict[str, Any] = {
         "memory_clocks": {"type": "list", "elements": "int"},
         "compute_mode": {"type": "str", "choices": sorted(COMPUTE_MODES)},
         "persistence": {"type": "bool"},
+        "ecc": {"type": "bool"},
     }},
+    "assume_pods_evicted": {"type": "bool", "default": False},
 }
 
 _INDEX = re.compile(r"\d{1,3}")
@@ -28,15 +30,19 @@ _INDEX = re.compile(r"\d{1,3}")
 
 @dataclass(frozen=True)
 class Policy:
-    """state: present, or absent, which gives back what we changed. entries: as they were given."""
+    """state: present, or absent, which gives back what we changed. entries: as they were given.
+
+    assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
+    """
 
     state: str = "present"
     entries: Tuple[Entry, ...] = ()
+    assume_pods_evicted: bool = False
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
     entries = [_entry(number, given) for number, given in enumerate(parameters["gpus"] or ())]
-    return Policy(parameters["state"], tuple(entries))
+    return Policy(parameters["state"], tuple(entries), parameters["assume_pods_evicted"])
 
 
 def _entry(number: int, given: Mapping[str, Any]) -> Entry:
@@ -51,7 +57,7 @@ def _entry(number: int, given: Mapping[str, Any]) -> Entry:
             remedy="in `gpus`, name them by UUID (`nvidia-smi -L`), by PCI device id such as 2330, by the board's "
                    "name, or `all`",
             option="gpus")
-    values: Dict[str, Any] = {name: given[name] for name in SETTINGS if given.get(name) is not None}
+    values: Dict[str, Any] = {name: given[name] for name in (*SETTINGS, ECC) if given.get(name) is not None}
     if not match or not values:
         _refuse(where, "nothing to set" if match else "an empty `match`", "GPUs, and at least one setting")
     if values.get("power_limit", 1) < 1:

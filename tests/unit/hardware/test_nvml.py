@@ -215,7 +215,7 @@ def test_who_may_not_read_mig_has_the_rest_of_a_gpu(board: Board) -> None:
     ("00010000:E1:00.0", "10000:e1:00.0"),
 ])
 def test_the_address_is_that_of_sysfs(told: Any, address: str) -> None:
-    assert nvml._address(told) == address
+    assert nvml.address_of(told) == address
 
 
 @pytest.mark.parametrize("limit", ["NOFILE", "NPROC"])

@@ -52,7 +52,8 @@ class MigHost:
 
     def environment(self) -> Dict[str, str]:
         return dict(os.environ, GPUSIM_DIR=str(self.directory), LD_LIBRARY_PATH=str(self.libraries),
-                    PYTHONPATH=str(collections_root()))
+                    PYTHONPATH=str(collections_root()),
+                    PATH="%s:%s" % (self.built / "pkg", os.environ["PATH"]))
 
     def ask(self, do: str, **more: Any) -> Dict[str, Any]:
         if self._process is None:

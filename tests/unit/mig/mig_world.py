@@ -12,12 +12,13 @@ import world
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import POD
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import ComputeInstance, GpuInstance, Mig
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.former import Former, former_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import Board
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.observation import POD, Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.observation import Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.placement import Placed, placed_now
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.policy import Policy
 

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, List
 import pytest
 from mig_host import MigHost
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import WATCHERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import WATCHERS
 
 Gpus = Callable[..., MigHost]
 A100, H100, A30 = "a100-80gb-sxm", "h100-sxm-hgx", "a30"

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import threading
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
@@ -311,6 +312,44 @@ def test_a_mode_that_could_not_be_set_back_hides_nothing(gpus: Gpus) -> None:
     host.fault("call", 0, call="nvmlDeviceSetMigMode", code=999, nth=2, times=1)
     refused = host.apply(config="all-balanced")
     assert codes(refused) == ["mig.in_use"] and "the mode stays pending" in error(refused)["found"]
+
+
+def test_a_mode_that_takes_a_reset_of_ours_brings_back_what_was_set(gpus: Gpus) -> None:
+    host = gpus(A100)
+    host.fault("mig-pending", 0)
+    host.set(gpu__0__persistence=1, gpu__0__power_limit_w=300)
+    made = host.apply(config="all-balanced")
+    assert "mig/mig.mode/0000:07:00.0" in made.get("applied", ()), made["error"]["msg"]
+    assert host.migs()[0]["current"] and len(host.layout()) == 4
+    now = silicon.board_file.read(host.directory)
+    assert (now.gpu(0, "persistence"), now.gpu(0, "power_limit_w")) == ("1", "300")
+    record = json.loads((host.directory / "var/lib/gpuops/resets.json").read_text())["resets"]
+    assert [(each["who"], each["end"]) for each in record] == [("mig", "done")]
+
+
+def test_a_mode_whose_reset_is_refused_is_set_back_and_says_why(gpus: Gpus) -> None:
+    """ECC that somebody has set for the next reset would come with it."""
+    host = gpus(A100)
+    host.fault("mig-pending", 0)
+    host.set(gpu__0__ecc_pending=0)
+    refused = host.apply(config="all-balanced")
+    assert codes(refused) == ["mig.reset_required"]
+    assert "ECC of GPU 0 (0000:07:00.0) is set to be off from its next reset on" in error(refused)["found"]
+    assert (host.migs()[0]["pending"], host.layout()) == (False, [])
+
+
+def test_what_a_killed_reset_has_left_comes_back_before_the_layout(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(config="all-balanced")
+    path = host.directory / "var/lib/gpuops/state.json"
+    state = json.loads(path.read_text())
+    state["memory"]["reset"] = {"act": {
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "step": "repair", "gpus": [],
+        "units": ["nvidia-dcgm.service"], "values": {}, "layouts": {}}}
+    path.write_text(json.dumps(state))
+    assert host.apply(config="all-balanced")["applied"] == ["mig/reset.finish/GPUs"]
+    assert (host.directory / "proc/92").is_dir(), "DCGM runs again"
+    assert host.apply(config="all-balanced")["applied"] == []
 
 
 def told_of_a_boot(answer: Dict[str, Any]) -> List[str]:

@@ -9,11 +9,13 @@ from typing import Any, Dict, List, Mapping, Tuple
 import world
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import POD
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.reset_plan import FINISH, Resettable
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings import boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.model import SETTINGS, Change, Gpu, wanted_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.model import ECC, SETTINGS, Change, Gpu, wanted_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.observation import Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.planner import _completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.policy import Policy
@@ -23,15 +25,30 @@ BOARDS: Dict[str, Tuple[str, str, int, Tuple[int, int, int], Tuple[int, int]]] =
     "h100": ("NVIDIA H100 80GB HBM3", "2330", 9, (200, 700, 700), (1980, 2619)),
     "a30": ("NVIDIA A30", "20b7", 7, (100, 165, 165), (1440, 1215)),
     "t4": ("Tesla T4", "1eb8", 6, (60, 70, 70), (1590, 5001)),
+    "v100": ("Tesla V100-SXM2-16GB", "1db1", 5, (150, 300, 300), (1530, 877)),
+    "a40": ("NVIDIA A40", "2235", 7, (100, 300, 300), (1740, 7251)),
 }
 FRESH = {"persistence": False, "compute_mode": "default", "gpu_clocks": None, "memory_clocks": None}
 
 
 def gpu(board: str, index: int) -> Gpu:
     name, device_id, architecture, power, fastest = BOARDS[board]
-    values = {**FRESH, "power_limit": power[1]}
-    return Gpu("GPU-%s-%d" % (board, index), name, "0000:%02x:00.0" % (index + 1), index, device_id, architecture,
-               False, values, power, fastest)
+    values = {**FRESH, "power_limit": power[1], ECC: True}
+    uuid, address = "GPU-%s-%d" % (board, index), "0000:%02x:00.0" % (index + 1)
+    resettable = Resettable(uuid, address, "GPU %d (%s)" % (index, address), index, architecture, ecc=True,
+                            pending=True)
+    return Gpu(uuid, name, address, index, device_id, architecture, False, values, power, fastest, resettable)
+
+
+def with_ecc(gpu: Gpu, mode: bool) -> Gpu:
+    """After a reset."""
+    assert gpu.reset is not None
+    return replace(gpu, values={**gpu.values, ECC: mode}, reset=replace(gpu.reset, ecc=mode, pending=mode))
+
+
+def with_reset(gpu: Gpu, **changes: Any) -> Gpu:
+    assert gpu.reset is not None
+    return replace(gpu, reset=replace(gpu.reset, **changes))
 
 
 @dataclass
@@ -42,6 +59,8 @@ class World(world.World):
     former: what is noted of our changes of each.
     gone:   those that have fallen off.
     driver: the loaded one.
+    fabric_runs: whether the fabric manager does.
+    unfinished: what a reset of a killed run has left to be brought back.
     """
 
     capability = CAPABILITY
@@ -50,6 +69,8 @@ class World(world.World):
     former: Dict[str, Dict[str, Change]] = field(default_factory=dict)
     gone: List[Gpu] = field(default_factory=list)
     driver: str = "580.126.09"
+    fabric_runs: bool = False
+    unfinished: Tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         self.facts = self.facts.but(driver_loaded=self.driver, driver_installed=self.driver,
@@ -58,7 +79,8 @@ class World(world.World):
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         absent = policy.state == "absent"
         seen = Observation(
-            former=dict(self.former), files=self.state((boot.SCRIPT, boot.UNIT_FILE)),
+            fabric_runs=self.fabric_runs, unfinished=self.unfinished, former=dict(self.former),
+            files=self.state((boot.SCRIPT, boot.UNIT_FILE)),
             enabled=boot.UNIT in self.enabled,
             restore=tuple(restore_step("settings", path, self.files.get(path), before)
                           for path, before in sorted(self.originals.items())) if absent else ())
@@ -75,6 +97,16 @@ class World(world.World):
     def of_others(self) -> Dict[str, Any]:
         return dict(super().of_others(), gpus=[dict(each.values) for each in self.gpus])
 
+    def come_true(self, foretold: Mapping[str, Any]) -> None:
+        super().come_true(foretold)
+        self.fabric_runs = self.fabric_runs or bool(foretold.get("fabric_starts"))
+
+    def suppose(self, policy: Policy) -> None:
+        if policy.assume_pods_evicted or policy.state == "absent":
+            self.gpus = [with_reset(each, holders=tuple(
+                holder for holder in (each.reset.holders if each.reset else ())
+                if policy.state != "absent" and not holder.startswith(POD))) for each in self.gpus]
+
     def shortcoming(self, policy: Policy) -> str:
         if policy.state == "absent" or not self.facts.driver_loaded:
             return ""
@@ -83,12 +115,14 @@ class World(world.World):
 
     @staticmethod
     def _has(gpu: Gpu, wanted: Mapping[str, Any]) -> bool:
-        return all(gpu.values[name] == value for name, value in wanted.items())
+        kept = ECC not in wanted or (gpu.reset is not None and gpu.reset.pending == wanted[ECC])
+        return kept and all(gpu.values[name] == value for name, value in wanted.items())
 
     def boot(self) -> None:
         super().boot()
         self.gpus = sorted([*self.gpus, *self.gone], key=lambda each: each.index)
         self.gone = []
+        self.gpus = [with_ecc(each, bool(each.reset and each.reset.pending)) for each in self.gpus]
         self._lose()
         if boot.UNIT in self.enabled:
             self._restore()
@@ -131,6 +165,38 @@ class World(world.World):
     def say_divided(self, index: str) -> None:
         self.gpus[int(index)] = replace(self.gpus[int(index)], divided=True)
 
+    def say_pending(self, index: str, mode: str) -> None:
+        """Somebody sets ECC for the next reset."""
+        self.gpus[int(index)] = with_reset(self.gpus[int(index)], pending=mode == "on")
+
+    def say_held(self, index: str, *holders: str) -> None:
+        self.gpus[int(index)] = with_reset(self.gpus[int(index)], holders=holders)
+
+    def say_joined(self, *indices: str) -> None:
+        """By NVLink."""
+        uuids = tuple(self.gpus[int(index)].uuid for index in indices)
+        for index in map(int, indices):
+            self.gpus[index] = with_reset(self.gpus[index], joined=uuids)
+
+    def say_fabric_manager(self) -> None:
+        self.fabric_runs = True
+
+    def say_instances(self, index: str, returns: str = "") -> None:
+        """MIG instances; 'returns' where our unit makes them anew."""
+        self.gpus[int(index)] = replace(with_reset(self.gpus[int(index)], instances=("9:0",), returns=bool(returns)),
+                                        divided=True)
+
+    def say_guest(self) -> None:
+        self.gpus = [with_reset(each, guest="580.126.09") for each in self.gpus]
+
+    def say_not_resettable(self) -> None:
+        self.gpus = [with_reset(each, supported=False) for each in self.gpus]
+
+    def say_killed_reset(self) -> None:
+        """A run that was killed in one has left a service stopped."""
+        self.unfinished = (Step("settings", FINISH, "GPUs", "A run was stopped.", change={
+            "before": {"nvidia-dcgm.service": "stopped"}, "after": {"nvidia-dcgm.service": "running"}}),)
+
     def say_gone(self, index: str) -> None:
         self.gone.append(self.gpus.pop(int(index)))
 
@@ -146,6 +212,27 @@ class World(world.World):
         self._note(each, step)
         self.gpus[index] = replace(each, values={**each.values, **wanted})
 
+    def settings_change_ecc(self, step: Step) -> Disruption:
+        """All that is set is there afterwards: who resets brings it back."""
+        modes = step.parameters["set"]
+        for uuid, address in step.parameters["gpus"]:
+            index, each = next((index, each) for index, each in enumerate(self.gpus) if each.uuid == uuid)
+            assert each.reset is not None and not each.reset.holders and not each.reset.guest and each.reset.supported
+            assert each.address == address and each.reset.pending == modes.get(uuid, each.reset.ecc) or uuid in modes
+            assert set(each.reset.joined or (uuid,)) <= {one for one, _address in step.parameters["gpus"]} or \
+                self.fabric_runs or each.architecture >= 9, "one of those that NVLink joins is left out"
+            if uuid in modes:
+                self._note_values(each, {ECC: modes[uuid]})
+                self.gpus[index] = with_ecc(each, modes[uuid])
+        return Disruption.gpu_reset
+
+    def settings_keep_ecc(self, step: Step) -> None:
+        index, each = self._subject(step)
+        self.gpus[index] = with_reset(each, pending=step.parameters["set"][ECC])
+
+    def reset_finish(self, step: Step) -> None:
+        self.unfinished = ()
+
     def settings_unlock(self, step: Step) -> None:
         index, each = self._subject(step)
         self.gpus[index] = replace(each, values={**each.values, **step.parameters["set"]})
@@ -159,7 +246,10 @@ class World(world.World):
         return next((index, each) for index, each in enumerate(self.gpus) if each.uuid == step.parameters["uuid"])
 
     def _note(self, gpu: Gpu, step: Step) -> None:
+        self._note_values(gpu, step.parameters["set"])
+
+    def _note_values(self, gpu: Gpu, values: Mapping[str, Any]) -> None:
         known = dict(self.former.get(gpu.uuid, {}))
-        for name, value in step.parameters["set"].items():
+        for name, value in values.items():
             known[name] = Change(known[name].before if name in known else gpu.values[name], value)
         self.former[gpu.uuid] = known

@@ -12,6 +12,7 @@ from typing import Any, Iterator
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import resets
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof, Wrong
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.verdict import judged
@@ -69,6 +70,12 @@ def test_a_step_of_ours_may_have_reset_the_gpu(host: Host) -> None:
     keep(host, WELL)
     host.make_directory("/var/lib/gpuops", 0o700)
     host.write("/var/lib/gpuops/journal.jsonl", "{}\n")
+    assert trusted(host) is None
+
+
+def test_a_reset_that_is_no_step_ends_what_was_proved_too(host: Host) -> None:
+    keep(host, WELL)
+    resets.begin(host, "repair", "Xid 62", [("GPU-1", "0000:17:00.0")])
     assert trusted(host) is None
 
 

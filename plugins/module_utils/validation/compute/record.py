@@ -5,7 +5,8 @@
 Kept in /run, root's alone, as compute.json:
   {'schema':  1,
    'driver':  what tells the loaded driver from another load of it: with that all but 'left' begins anew,
-   'steps':   a digest of the journal of our steps: what passed counts until the next one, which may reset a GPU,
+   'steps':   a digest of the journal of our steps and of our record of resets: what passed counts until the next of
+              either, as a step may reset a GPU, and a repair does without one,
    'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in seconds since the epoch,
    'failed':  {UUID: what was found}, until the device passes,
    'failed_at': {UUID: when it was found last}, in seconds since the epoch,
@@ -24,6 +25,7 @@ from ...core.journal import JOURNAL
 from ...core.lock import DIRECTORY, GUARD
 from ...core.plan import digest
 from ...hardware.loaded import load_of
+from ...hardware.resets import PATH as RESETS
 from ..status import FAILED, PASSED
 from .levels import at_least
 from .model import Device, Proof
@@ -112,5 +114,5 @@ def _hangs(host: Host, entry: List[Any]) -> bool:
 
 
 def _steps(host: Host) -> str:
-    found = host.stat(JOURNAL)
-    return "" if found is None else digest([found.st_ino, found.st_size, found.st_mtime_ns])
+    found = [host.stat(path) for path in (JOURNAL, RESETS)]
+    return digest([each and [each.st_ino, each.st_size, each.st_mtime_ns] for each in found])

@@ -890,7 +890,14 @@ nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, u32 *current, u32 *pendin
     return finish(SUCCESS);
 }
 
+/* From the next reset on; that of HBM on Ampere and later dies is always on. */
 nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, u32 mode) {
+    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
+    if (answer != SUCCESS)
+        return answer;
+    if (!has_ecc(device->gpu) || gpu_number(device->gpu, 0, "ecc_fixed") != 0)
+        return finish(NOT_SUPPORTED);
+    finish(SUCCESS);
     return set_mode(__func__, device, "ecc_pending", mode, 1);
 }
 
@@ -1296,7 +1303,8 @@ nvmlReturn_t gpusimResetGpu(nvmlDevice_t device) {
         return answer;
     gpu = device->gpu;
     user = gpu_user(gpu);
-    if (user != 0) {
+    /* Persistence mode is a client of its own. */
+    if (user != 0 || gpu_number(gpu, 0, "persistence") != 0) {
         answer = IN_USE;
     } else {
         forget_instances(gpu);
@@ -1308,6 +1316,9 @@ nvmlReturn_t gpusimResetGpu(nvmlDevice_t device) {
         board_remove("gpu.%d.remapped.pending", gpu);
         board_remove("gpu.%d.recovery_action", gpu);
         board_remove("gpu.%d.compute_mode", gpu);
+        board_remove("gpu.%d.power_limit_w", gpu);
+        board_remove("gpu.%d.locked_gpu_clocks", gpu);
+        board_remove("gpu.%d.locked_memory_clocks", gpu);
     }
     board_log("reset gpu=%d user=%d -> %d", gpu, user, answer);
     return finish(answer);

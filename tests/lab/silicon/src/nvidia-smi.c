@@ -768,10 +768,41 @@ static int table(void) {
 
 /* ---- changes ---- */
 
+/* Before Ampere, GPUs that NVLink joins are reset together or not at all. */
+static int tell_missing_peers(void) {
+    enum { AMPERE = 7, LINKS = 18 };
+    int missing = 0;
+
+    for (u32 position = 0; position < gpu_total; position++) {
+        u32 architecture = AMPERE;
+
+        NVML(nvmlDeviceGetArchitecture, nvmlDevice_t, u32 *)(gpus[position], &architecture);
+        for (u32 link = 0; architecture < AMPERE && link < LINKS; link++) {
+            nvmlPciInfo_t peer;
+            nvmlDevice_t device = NULL;
+            u32 there = 0;
+
+            if (NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2, nvmlDevice_t, u32, nvmlPciInfo_t *)(gpus[position], link,
+                                                                                            &peer) != SUCCESS ||
+                NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *, nvmlDevice_t *)(peer.busId, &device) != SUCCESS)
+                continue;
+            while (there < gpu_total && gpus[there] != device)
+                there++;
+            if (there == gpu_total && missing++ == 0)
+                puts("GPUs with NVLink connections must be reset in the same command. Not given:");
+            if (there == gpu_total)
+                printf("  GPU %s\n", peer.busId);
+        }
+    }
+    return missing;
+}
+
 static int reset(int all) {
     int worst = 0;
     char bus[64];
 
+    if (tell_missing_peers() > 0)
+        return BAD_ARGUMENT;
     for (u32 position = 0; position < gpu_total; position++) {
         nvmlReturn_t answer = NVML(gpusimResetGpu, nvmlDevice_t)(gpus[position]);
 
