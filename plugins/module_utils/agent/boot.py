@@ -26,11 +26,11 @@ FILES = (UNIT_FILE, DROP_IN)
 # What begins with its own container runtime
 WITH_RUNTIME: Tuple[str, ...] = tuple(
     unit for runtime in KNOWN_RUNTIMES if runtime.distribution for unit in runtime.units)
+# Not the toolkit's nvidia-cdi-refresh.service: it comes after multi-user.target, and so after this one
 _AFTER = (
     "network-online.target", "systemd-modules-load.service", "nvidia-persistenced.service",
     "nvidia-fabricmanager.service", "nvidia-imex.service", "gpuops-nvidia-devices.service",
     "gpuops-nvidia-settings.service", "gpuops-nvidia-mig.service", "gpuops-nvidia-cdi.service",
-    "nvidia-cdi-refresh.service",
     *(unit for runtime in KNOWN_RUNTIMES if not runtime.distribution for unit in runtime.units))
 _BEFORE = (KUBELET, *WITH_RUNTIME, "nvidia-dcgm.service", "dcgm-exporter.service")
 
