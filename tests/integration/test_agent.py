@@ -8,7 +8,7 @@ that only says that it runs: what is shown is when it may start.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import pytest
 from laboratory import Fleet, assert_journal_is_plan, changed_by_us, new_lab
@@ -64,10 +64,15 @@ def asked_to_plan(fleet: Fleet) -> Dict[str, Any]:
     return dict(played.result(BORN, "gpu_plan")["plan"])
 
 
-def done(events: List[Dict[str, Any]]) -> List[Tuple[str, str]]:
+def written(events: List[Dict[str, Any]]) -> List[Tuple[str, str]]:
     """(event, step) of what is no agent's, without what is a GPU's own."""
     return [(event["event"], event["step"]["id"].partition("GPU-")[0]) for event in events
             if event["step"]["capability"] != "agent"]
+
+
+def closed(fleet: Fleet, host: str) -> Set[str]:
+    """Steps that are over, by us or by scripts of packages."""
+    return {step for event, step in written(fleet.events(host)) if event in ("done", "satisfied")}
 
 
 def booted(fleet: Fleet) -> Dict[str, str]:
@@ -117,7 +122,8 @@ def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: F
     assert_journal_is_plan([event for event in fleet.events(BORN)[since:]
                             if event["step"]["capability"] not in planned["waiting"]], planned)
     fleet.play("gpuops.nvidia.site", "--limit", ASKED, **POLICY)
-    assert done(fleet.events(BORN)) == done(fleet.events(ASKED))
+    # What scripts of packages start while a host runs, they leave alone while it boots
+    assert closed(fleet, BORN) == closed(fleet, ASKED)
     assert fleet.packages(BORN) == fleet.packages(ASKED)
     assert fleet.kept(BORN)["packages"] == fleet.kept(ASKED)["packages"]
 
@@ -178,3 +184,14 @@ def test_a_host_whose_packages_cannot_be_had_starts_no_kubelet(fleet: Fleet) -> 
     told = booted(fleet)
     assert (told["unit"], told["state"]) == ("failed", "failed")
     assert told["kubelet"] != "active" and nowhere in told["reason"]
+
+
+@pytest.mark.variation
+def test_by_a_person_it_writes_the_journal_that_site_writes(fleet: Fleet) -> None:
+    """Event by event."""
+    assert fleet.tasks(BORN, AGENT, **POLICY).code == 0
+    since = len(fleet.events(BORN))
+    code, told = gpuops(fleet, "apply")
+    assert code == 0, told
+    assert written(fleet.events(BORN)[since:]) == written(fleet.events(ASKED))
+    assert gpuops(fleet, "validate")[0] == 0
