@@ -65,13 +65,18 @@ def run(name: str) -> None:
 def run_command(archive: str) -> NoReturn:
     """Be the command `gpuops`, with the code of an archive and no other. Never returns."""
     if not is_python_new_enough():
-        sys.exit("gpuops: %s is Python %s, and %d.%d or newer is needed: %s" % (
-            sys.executable, sys.version.split()[0], *OLDEST_PYTHON, INSTALL_AGAIN))
+        _end("%s is Python %s, and %d.%d or newer is needed" % (
+            sys.executable, sys.version.split()[0], *OLDEST_PYTHON))
     if not hold(archive, below=("", STANDALONE)):
-        sys.exit("gpuops: %s is not there, or not whole: %s" % (archive, INSTALL_AGAIN))
+        _end("%s is not there, or not whole" % archive)
     hold(compiled(archive), private=True, below=("", STANDALONE))
     os.environ[VARIABLE] = archive
     raise SystemExit(importlib.import_module("%s.gpuops.command" % PACKAGE).main(sys.argv[1:]))
+
+
+def _end(found: str) -> NoReturn:
+    sys.stderr.write("gpuops: %s: %s\n" % (found, INSTALL_AGAIN))
+    raise SystemExit(1)
 
 
 def is_python_new_enough() -> bool:

@@ -74,7 +74,8 @@ def _tell(line: str, to_people: bool = False) -> None:
     """What is done is done, whether somebody still reads of it or not. to_people: on standard error."""
     stream = sys.stderr if to_people else sys.stdout
     try:
-        print(line, file=stream, flush=True)
+        stream.write(line + "\n")
+        stream.flush()
     except OSError:
         # Python would try once more when it ends, and fail
         with contextlib.suppress(OSError, ValueError):

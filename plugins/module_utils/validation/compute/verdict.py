@@ -6,6 +6,7 @@ Errors and their causes: cuda.h, CUresult, and what users of CUDA report of each
 """
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
 
 from ...hardware.cuda import LIBRARY
@@ -23,7 +24,7 @@ Remedies = Mapping[int, str]
 # Where the library itself is not found, there is no number
 _NO_LIBRARY = 0
 # By the number of an error
-ON_HOST: Remedies = {
+ON_HOST: Remedies = MappingProxyType({
     _NO_LIBRARY: "install the driver's library for computing (libcuda.so.1: role gpu_driver)",
     34: "remove the directory of the toolkit's stub libraries from the loader's path",
     100: "see that the GPU's device nodes exist (gpu_driver_activation)",
@@ -37,7 +38,7 @@ ON_HOST: Remedies = {
     803: "reload the driver while no process holds a GPU (gpu_driver_activation), or reboot",
     804: "remove the compatibility library of another CUDA from the loader's path",
     999: "see that /dev/nvidia-uvm exists (gpu_driver_activation), then generate the CDI spec again (cdi_spec)",
-}
+})
 _SPECS_AGAIN = ("generate the CDI spec again (cdi_spec), and delete the device plugin's pod on the node, which writes "
                 "one of its own")
 _NODES = "%s: they have to name the device's nodes; unset CUDA_VISIBLE_DEVICES where the image sets it" % _SPECS_AGAIN
