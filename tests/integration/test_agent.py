@@ -180,7 +180,9 @@ def test_it_goes_with_all_that_came_by_it(fleet: Fleet, before: Dict[str, str]) 
 
 def test_a_host_whose_packages_cannot_be_had_starts_no_kubelet(fleet: Fleet) -> None:
     nowhere = "http://packages.gpulab:1/nothing"
-    assert fleet.tasks(BORN, AGENT, **{**POLICY, "gpu_driver_repository_url": nowhere}).code == 0
+    # Asked for again for twenty seconds, and then given up
+    assert fleet.tasks(BORN, AGENT, **{
+        **POLICY, "gpu_driver_repository_url": nowhere, "node_agent_boot_timeout": 320}).code == 0
     told = booted(fleet)
     assert (told["unit"], told["state"]) == ("failed", "failed")
     assert told["kubelet"] != "active" and nowhere in told["reason"]

@@ -29,7 +29,7 @@ ALLOWED = {
     "health": {"core", "hardware", "validation"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
     # The command: what the modules call, and where the agent puts its policy
-    "gpuops": {"core", "hardware", "validation", "health", "registry", "writing", "agent"},
+    "gpuops": {"core", "hardware", "packages", "validation", "health", "registry", "writing", "agent"},
     "mains": {"core", "hardware", "packages", "validation", "health", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
     # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it

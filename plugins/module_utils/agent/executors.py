@@ -8,24 +8,22 @@ from typing import Dict, Mapping
 
 from .. import shipped
 from ..core.errors import GpuOpsError
-from ..core.host import Host
+from ..core.host import Host, Ownership
 from ..core.journal import Journal
 from ..core.libraries import put
 from ..core.plan import Step
 from ..core.steps import Executor
 from ..health import state as health
 from .observation import DIRECTORY, archive_path
-from .planner import FORGET, INSTALL, TIDY, WRITE
-from .policy import POLICY_MODE, Policy
+from .planner import FORGET, INSTALL, RELOAD, TIDY, WRITE
+from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy, options_in
 
 
 def secret_executors(policy: Policy) -> Mapping[str, Executor]:
     """The policy is in no step, plan or journal."""
     def write(host: Host, journal: Journal, step: Step) -> None:
         journal.keep_original(step.capability, step.subject, policy.text)
-        if host.mode(step.subject) not in (None, POLICY_MODE):
-            host.remove(step.subject)
-        host.write(step.subject, policy.text, POLICY_MODE)
+        host.put_back(step.subject, policy.text.encode(), Ownership(POLICY_MODE, -1, -1))
 
     return {WRITE: write}
 
@@ -55,7 +53,16 @@ def tidy(host: Host, journal: Journal, step: Step) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    health.forget(host)
+    """With the metrics, which would tell the last verdict for ever."""
+    try:
+        own = options_in(host.read(POLICY_FILE) or "").get(NAME) or {}
+    except GpuOpsError:
+        own = {}
+    health.forget(host, str(own.get("health_metrics_directory") or ""))
 
 
-EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy, FORGET: forget}
+def reload_systemd(host: Host, journal: Journal, step: Step) -> None:
+    host.systemctl("daemon-reload")
+
+
+EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy, FORGET: forget, RELOAD: reload_systemd}

@@ -21,10 +21,14 @@ from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
 
 # For root alone
 DIRECTORY = "/var/lib/gpuops/agent"
+_SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python")
 # Where units lie that are not made anew at each boot (systemd.unit(5))
 UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 # What the policy's file is called in a plan, which tells nothing of it
 A_POLICY = "(a policy)\n"
+
+# In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there
+_ORDER = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
 
 _COMMAND = '''import sys
 
@@ -34,7 +38,7 @@ sys.path.insert(0, ARCHIVE)
 try:
     from %s import shipped
 except ImportError as error:
-    sys.exit("gpuops: %%s cannot be used (%%s): %s" %% (ARCHIVE, error))
+    sys.exit("gpuops: %%s cannot be used (%%s). It is for root alone; as root, %s" %% (ARCHIVE, error))
 sys.path.remove(ARCHIVE)
 shipped.run_command(ARCHIVE)
 '''
@@ -53,7 +57,8 @@ class Observation:
     text:       of the command, None without one.
     units:      {path: text} of the unit's files, None for one that is not there.
     enabled:    whether a boot starts the unit.
-    others:     {unit that begins with its own container runtime: whether the host has it}.
+    others:     {unit that starts pods: whether the host has it}.
+    held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
     health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
@@ -68,6 +73,7 @@ class Observation:
     units: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
+    held: bool = False
     health: bool = False
     restore: Tuple[Step, ...] = ()
 
@@ -85,15 +91,17 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     restore = tuple(step if step.subject != POLICY_FILE else replace(step, change={"before": A_POLICY, "after": None})
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
+    held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
     if policy.state == "absent":
-        return Observation(archives=there, enabled=enabled, restore=restore,
+        return Observation(archives=there, enabled=enabled, held=held, restore=tuple(
+            sorted(restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
                            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)
     return Observation(
         code=code,
-        python=sys.executable,
+        python=_python(),
         archives=there,
         is_whole=bool(code) and is_good(host, path) and is_good(host, shipped.compiled(path)),
         has_policy=text is not None,
@@ -101,8 +109,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         text=host.read(policy.command),
         units={path: host.read(path) for path in boot.FILES},
         enabled=enabled,
+        held=held,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
-                for unit in boot.WITH_RUNTIME} if policy.boot == boot.HOLD else {},
+                for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore
                       if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)),
     )
@@ -110,6 +119,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
 
 def archive_path(code: str) -> str:
     return "%s/%s" % (DIRECTORY, code)
+
+
+def _python() -> str:
+    """The Python that runs this call, by the name that a distribution keeps when it exchanges it."""
+    real = os.path.realpath(sys.executable)
+    return next((name for name in _SYSTEM_PYTHONS if os.path.realpath(name) == real), sys.executable)
 
 
 def command_text(python: str, code: str) -> str:

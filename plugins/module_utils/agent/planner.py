@@ -7,7 +7,7 @@ goes after that.
 """
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 from ..core.boot_unit import removal, unit_steps
 from ..core.facts import HostFacts
@@ -22,18 +22,21 @@ INSTALL = "agent.install"
 WRITE = "agent.policy"
 TIDY = "agent.tidy"
 FORGET = "agent.forget"
+RELOAD = "agent.reload"
 COMMAND_MODE = 0o755
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return Plan(steps=tuple(_removal(observation)))
+        holds = any(step.subject == boot.DROP_IN for step in observation.restore)
+        return Plan(steps=tuple(_removal(observation, holds)), notes=_reload_notes(observation) if holds else ())
     if not observation.code:
         return Plan(refusals=(Refusal(
             "agent.no_code", "a module that runs without the archive of its collection",
             "the archive that the collection's action plugin ships: it is the agent's code",
             "run `node_agent` through Ansible by its full name, gpuops.nvidia.node_agent"),))
     steps: List[Step] = []
+    notes = boot.not_held(policy.boot, observation.others)
     if not observation.is_whole:
         steps.append(Step(
             NAME, INSTALL, observation.code, "The command runs this code, which is that of this release.",
@@ -51,13 +54,16 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         NAME, boot.UNIT, boot.files(policy.boot, policy.command, policy.boot_timeout), observation.units,
         observation.enabled, "A host that boots is as its policy has it before it takes pods.", "the kubelet")
     steps += observation.restore
+    if boot.DROP_IN in observation.units and observation.units[boot.DROP_IN] is not None and policy.boot != boot.HOLD:
+        steps += _reloading(observation, steps)
+        notes += _reload_notes(observation)
     others = _others(observation)
     if others:
         steps.append(Step(
             NAME, TIDY, DIRECTORY, "Nothing runs it any more.",
             change={"before": {"archives": list(others)}, "after": {"archives": []}},
             parameters={"stays": observation.code}, depends_on=tuple(step.id for step in steps)))
-    return Plan(steps=tuple(steps), notes=boot.not_held(policy.boot, observation.others))
+    return Plan(steps=tuple(steps), notes=notes)
 
 
 def _others(observation: Observation) -> Tuple[str, ...]:
@@ -66,12 +72,28 @@ def _others(observation: Observation) -> Tuple[str, ...]:
     return tuple(name for name in observation.archives if not name.startswith(begins))
 
 
-def _removal(observation: Observation) -> List[Step]:
+def _reloading(observation: Observation, before: Sequence[Step]) -> List[Step]:
+    """Where the kubelet does not run, no container has a GPU that a reload would take."""
+    return [Step(NAME, RELOAD, boot.KUBELET, "systemd would go on to hold it.",
+                 change={"before": {boot.KUBELET: "held"}, "after": {boot.KUBELET: "free to start"}},
+                 depends_on=tuple(step.id for step in before))] if observation.held else []
+
+
+def _reload_notes(observation: Observation) -> Tuple[str, ...]:
+    return () if observation.held else (
+        "systemd knows of the held %s until the next boot, or until `systemctl daemon-reload`, which takes GPUs from "
+        "running containers." % boot.KUBELET,)
+
+
+def _removal(observation: Observation, holds: bool) -> List[Step]:
     """What a boot runs first, and last the code."""
     steps = removal(NAME, boot.UNIT, observation.enabled, observation.restore)
     if observation.health:
-        steps.append(Step(NAME, FORGET, "health", "Nobody looks at it any more.",
-                          change={"before": {"findings": "kept"}, "after": {"findings": None}}))
+        # It reads in the policy where else something is told of it
+        steps.insert(0, Step(NAME, FORGET, "health", "Nobody looks at it any more.",
+                             change={"before": {"findings": "kept"}, "after": {"findings": None}}))
+    if holds:
+        steps += _reloading(observation, steps)
     if observation.archives:
         steps.append(Step(
             NAME, TIDY, DIRECTORY, "It was the command's code.",

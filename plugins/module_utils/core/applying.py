@@ -8,7 +8,7 @@ from typing import Any, Dict, Sequence, Tuple
 from . import libraries
 from .capability import LEFT_AT_WORK, Outcome, Run
 from .errors import GpuOpsError
-from .lock import HostLock
+from .lock import HostLock, package_manager_works
 from .plan import Disruption, Step, render
 from .startup import await_startup
 from .telling import Telling
@@ -54,6 +54,10 @@ def apply_held(run: Run, lock: HostLock) -> Outcome:
         outcome = run.apply()
     except GpuOpsError as error:
         if LEFT_AT_WORK in error.details:
+            lock.hand_over()
+        raise
+    except KeyboardInterrupt:
+        if package_manager_works(run.host):
             lock.hand_over()
         raise
     if outcome.left_at_work:

@@ -343,13 +343,14 @@ class Run:
             goes_on = False
             try:
                 executor(host, journal, step)
-            except GpuOpsError as error:
+            except BaseException as error:
+                # Who interrupts this process does not interrupt what has a session of its own
                 goes_on = package_manager_works(host)
-                if goes_on:
+                if isinstance(error, GpuOpsError) and goes_on:
                     error.details[LEFT_AT_WORK] = package_managers(host) or "a package manager"
-                    raise
-                with contextlib.suppress(GpuOpsError):
-                    error.add(self.capability.transactions.failed(host, step))
+                elif isinstance(error, GpuOpsError):
+                    with contextlib.suppress(GpuOpsError):
+                        error.add(self.capability.transactions.failed(host, step))
                 raise
             finally:
                 if not goes_on:

@@ -21,6 +21,8 @@ STARTUP_SECONDS = 600
 BOOTED = "/run/systemd/system"
 # Of this boot, as /run is: it has started, and who comes next need not ask
 STARTED = "/run/gpuops/started"
+# Runs of ours wait for each other by the host's lock
+BOOT_UNIT = "gpuops-nvidia-boot.service"
 LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.5
 
@@ -38,9 +40,12 @@ class Jobs(NamedTuple):
 def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
     """Wait until systemd has started what it starts at boot; units that still start when the time is over.
 
-    What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself. One
-    that has waited in vain looks once more each time it asks, and waits no more.
+    What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself.
+    That of the boot's own unit waits for nothing: it is ordered after all that it needs, and what else starts may wait
+    for it. One that has waited in vain looks once more each time it asks, and waits no more.
     """
+    if BOOT_UNIT in _own_units():
+        return []
     if not host.is_dir(BOOTED) or not 0 <= _age(host) < STARTUP_SECONDS or host.exists(STARTED):
         return []
     quiet = 0
@@ -62,6 +67,11 @@ def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
     return jobs.running
 
 
+def _own_units() -> Set[str]:
+    """Those that this process belongs to, with whatever else is above it."""
+    return {part for line in (Host().read("/proc/self/cgroup") or "").splitlines() for part in line.split("/")}
+
+
 def _age(host: Host) -> float:
     """Seconds since process 1 started: that of a container may be younger than its machine. -1 where nothing tells."""
     started = host.process_started(1)
@@ -74,7 +84,7 @@ def _starting(host: Host) -> Jobs:
         jobs = host.run(["systemctl", "list-jobs", "--no-legend", "--plain"], check=False, timeout=30).stdout
     except GpuOpsError:
         return Jobs([], [])
-    ours = {part for line in (Host().read("/proc/self/cgroup") or "").splitlines() for part in line.split("/")}
+    ours = {*_own_units(), BOOT_UNIT}
     words = [line.split() for line in jobs.splitlines()]
     starts = [each for each in words if len(each) == 4 and each[2] == "start" and each[1] not in ours]
     running, waiting = (sorted(each[1] for each in starts if each[3] == state) for state in ("running", "waiting"))

@@ -6,9 +6,13 @@ Each gives what the module of the same work gives, by the same keys.
 """
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..agent import boot as boot_unit
 from ..agent.policy import NAME as AGENT
 from ..agent.policy import POLICY_FILE, options_in
 from ..core import kept
@@ -22,6 +26,7 @@ from ..core.lock import HostLock
 from ..core.plan import REBOOT
 from ..core.refusal import Refusal
 from ..core.rights import TO_READ, require_root
+from ..core.secrets import hidden
 from ..hardware.awaited import foreseen
 from ..hardware.node import host_facts
 from ..hardware.report import read_host
@@ -32,6 +37,7 @@ from ..health.policy import policy_of as health_policy_of
 from ..health.state import look_and_keep
 from ..health.state import release as release_finding
 from ..health.summary import summary
+from ..packages.managers import manager_of
 from ..registry import (
     ALLOWED,
     CAPABILITIES,
@@ -49,6 +55,9 @@ from . import boot_record
 VALIDATION = "validation"
 # The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
 RUN = "gpuops on this host"
+RETRY_PAUSE_SECONDS = 20.0
+# Whose refusals may be none a little later
+RETRIED = ("packages", "host")
 
 Options = Mapping[str, Any]
 
@@ -64,7 +73,17 @@ def policy(host: Host, path: str = POLICY_FILE) -> Dict[str, Any]:
             wanted="the policy of this host",
             remedy="run the role gpuops.nvidia.node_agent for it, or name another file with --policy",
         )
-    return options_in(text)
+    options = options_in(text)
+    known = {*(capability.name for capability in CAPABILITIES), AGENT, VALIDATION}
+    wrong = [name for name, given in options.items() if name not in known or not isinstance(given, dict)]
+    if wrong:
+        raise GpuOpsError(
+            "gpuops.policy_not_understood",
+            found="%s: %s" % (path, ", ".join(sorted(wrong))),
+            wanted="options, as an object, of each of %s" % ", ".join(sorted(known)),
+            remedy="correct the file, or run the role gpuops.nvidia.node_agent, which writes it",
+        )
+    return options
 
 
 def info(host: Host) -> Dict[str, Any]:
@@ -106,29 +125,75 @@ def _told(state: State) -> Dict[str, Any]:
     return {"changed": False, **summary(state), "history": [finding.to_dict() for finding in state.history]}
 
 
-def boot(host: Host, options: Options, timeout: int, step_begins: StepBegins = untold) -> Dict[str, Any]:
+def boot(
+    host: Host, path: str, timeout: int, retry_seconds: float, step_begins: StepBegins = untold,
+    tell: Callable[[str], None] = lambda _line: None
+) -> Dict[str, Any]:
     """What a boot has lost comes back, and the host proves itself: apply() and validate(), told in boot.json.
 
-    What is installed is not exchanged: a boot is no upgrade. Pods need not be asked for, as none runs yet.
+    path:          of the policy.
+    retry_seconds: for how long packages that cannot be had are asked for again: a network, a mirror or a clock may be
+                   late, and whoever waits for this unit is not started a second time.
+    tell:          is told why something is tried again.
     """
     require_root(host)
     starts = boot_record.begin(host)
     try:
-        facts = host_facts(host)
-        if _has_no_gpus(facts, options):
-            result: Dict[str, Any] = {"changed": False, "applied": [], "deferred": [], "checks": []}
-            boot_record.end(host, starts, boot_record.NO_GPUS, facts.lack_of_gpus)
-            return dict(result, state=boot_record.NO_GPUS)
-        done = apply(host, _of_boot(options, facts), timeout, step_begins=step_begins, pods_stay=True)
-        if done["deferred"] or done["reboot_required"]:
-            raise _not_all(done)
-        checked = validate(host, options)
-    except GpuOpsError as error:
-        boot_record.end(host, starts, boot_record.FAILED, str(error))
+        again = _Again(time.monotonic() + retry_seconds, tell)
+        state, result = _booted(host, policy(host, path), timeout, again, step_begins)
+    except BaseException as error:
+        boot_record.end(host, starts, boot_record.FAILED, str(error) or type(error).__name__)
         raise
-    boot_record.end(host, starts, boot_record.VALIDATED, "")
-    return {**done, "checks": checked["checks"], "changed": done["changed"] or checked["changed"],
-            "state": boot_record.VALIDATED}
+    boot_record.end(host, starts, state, "")
+    return dict(result, state=state)
+
+
+class _Again(NamedTuple):
+    """until: by the monotonic clock. tell: as of boot()."""
+
+    until: float
+    tell: Callable[[str], None]
+
+    def waits(self, error: GpuOpsError) -> bool:
+        """Whether it is worth another try, after a pause. What a planner refuses, it refuses again."""
+        if error.code.partition(".")[0] not in RETRIED or time.monotonic() + RETRY_PAUSE_SECONDS > self.until:
+            return False
+        self.tell("tried again in %.0f s: %s" % (RETRY_PAUSE_SECONDS, hidden(str(error))))
+        time.sleep(RETRY_PAUSE_SECONDS)
+        return True
+
+
+def _booted(
+    host: Host, options: Options, timeout: int, again: _Again, step_begins: StepBegins
+) -> Tuple[str, Dict[str, Any]]:
+    """(state of the record, what was done)."""
+    nothing: Dict[str, Any] = {"changed": False, "applied": [], "deferred": [], "checks": []}
+    facts = host_facts(host)
+    if _has_no_gpus(facts, options):
+        return boot_record.NO_GPUS, nothing
+    if any(map(functools.partial(_has_run, host), boot_unit.UNITS)):
+        return boot_record.LATE, nothing
+    done = _tried(host, options, timeout, again, step_begins)
+    if done["deferred"] or done["reboot_required"]:
+        raise _not_all(done)
+    checked = validate(host, options)
+    return boot_record.VALIDATED, {
+        **done, "checks": checked["checks"], "changed": done["changed"] or checked["changed"]}
+
+
+def _has_run(host: Host, unit: str) -> bool:
+    """Since the boot. Its pods may be at work then, and nothing is to be taken from under them."""
+    return host.unit(unit).get("ActiveEnterTimestampMonotonic", "0") not in ("", "0")
+
+
+def _tried(host: Host, options: Options, timeout: int, again: _Again, step_begins: StepBegins) -> Dict[str, Any]:
+    """What is installed is not exchanged: a boot is no upgrade. Pods need not be asked for, as none runs yet."""
+    while True:
+        try:
+            return apply(host, _of_boot(host, options), timeout, step_begins=step_begins, pods_stay=True)
+        except GpuOpsError as error:
+            if not again.waits(error):
+                raise
 
 
 def _has_no_gpus(facts: HostFacts, options: Options) -> bool:
@@ -137,9 +202,14 @@ def _has_no_gpus(facts: HostFacts, options: Options) -> bool:
     return not (facts.gpus or expected or facts.driver_installed)
 
 
-def _of_boot(options: Options, facts: HostFacts) -> Dict[str, Any]:
+def _of_boot(host: Host, options: Options) -> Dict[str, Any]:
+    """Without what is installed, whole: what was cut off in the middle is brought to its end."""
+    facts, journal = host_facts(host), Journal(host)
     installed = {**dict.fromkeys(("nouveau", "driver"), facts.driver_installed), "toolkit": facts.toolkit}
-    return {name: given for name, given in options.items() if not installed.get(name)}
+    manager = manager_of(facts)
+    if manager is not None and manager.interrupted(host):
+        return dict(options)
+    return {name: given for name, given in options.items() if not installed.get(name) or journal.unfinished(name)}
 
 
 def _not_all(done: Mapping[str, Any]) -> GpuOpsError:
@@ -160,7 +230,8 @@ def history(host: Host, last: int) -> Dict[str, Any]:
     """The newest events of the journal, oldest first."""
     require_root(host, TO_READ)
     events = Journal(host).events()
-    return {"changed": False, "events": events[-last:] if last else events}
+    # What a program had said of a repository may have its password
+    return {"changed": False, "events": hidden(events[-last:] if last else events)}
 
 
 def apply(
@@ -179,7 +250,7 @@ def apply(
         given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
     lock = HostLock(host, RUN, "gpuops apply for %s" % _asked_by())
     done = _Done()
-    with lock.held(timeout) as waited:
+    with lock.held(timeout) as waited, done.telling():
         planned = first = _planned(host, given, approved, pods_stay)
         _carry_out(host, given, planned, lock, step_begins, done)
         if planned["waiting"] and approved is None:
@@ -192,6 +263,7 @@ def apply(
         "applied": done.applied,
         "deferred": list(done.deferred.values()),
         "requirements": planned["plan"]["requirements"],
+        "waiting": planned["waiting"],
         "reboot_required": any(each["kind"] == REBOOT for each in planned["plan"]["requirements"]),
         "waited_for": waited,
     }
@@ -213,19 +285,24 @@ def _carry_out(
 
 
 class _Done:
-    """What the runs of several capabilities did. An error tells of all that was done before it."""
+    """What the runs of several capabilities did."""
 
     def __init__(self) -> None:
         self.applied: List[str] = []
         self.deferred: Dict[str, Dict[str, Any]] = {}
 
-    def run(self, run: Run, lock: HostLock) -> None:
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """An error tells of all that was done before it."""
         try:
-            outcome = apply_held(run, lock)
+            yield
         except GpuOpsError as error:
             error.details["applied"] = [*self.applied, *error.details.get("applied", ())]
             error.details["changed"] = bool(error.details["applied"])
             raise
+
+    def run(self, run: Run, lock: HostLock) -> None:
+        outcome = apply_held(run, lock)
         self.applied += outcome.applied
         self.deferred.update({step.id: step.to_dict() for step in outcome.deferred})
 
@@ -267,7 +344,7 @@ def _refuse(planned: Mapping[str, Any], pods_stay: bool) -> None:
             "drain it (`kubectl drain`), or run the playbook gpuops.nvidia.site, which does; `gpuops plan` shows the "
             "steps, and --allowed-disruption service_restart does those that disturb no pod"))
     if refusals:
-        raise GpuOpsError.because(refusals, changed=False, applied=[])
+        raise GpuOpsError.because(refusals)
 
 
 def _asked_by() -> str:

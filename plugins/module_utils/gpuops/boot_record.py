@@ -16,10 +16,12 @@ from typing import Any, Dict
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.lock import DIRECTORY
+from ..core.secrets import hidden
 
 PATH = DIRECTORY + "/boot.json"
 SCHEMA = 1
-WORKING, VALIDATED, FAILED, NO_GPUS = STATES = ("working", "validated", "failed", "no_gpus")
+# 'late' is a boot that is over: a kubelet has run since, and nothing was done
+WORKING, VALIDATED, FAILED, NO_GPUS, LATE = STATES = ("working", "validated", "failed", "no_gpus", "late")
 
 
 def begin(host: Host) -> float:
@@ -30,7 +32,7 @@ def begin(host: Host) -> float:
 
 
 def end(host: Host, since: float, state: str, reason: str) -> None:
-    _write(host, {"state": state, "reason": reason, "since": since, "until": time.time()})
+    _write(host, {"state": state, "reason": hidden(reason), "since": since, "until": time.time()})
 
 
 def read(host: Host) -> Dict[str, Any]:

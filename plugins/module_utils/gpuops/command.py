@@ -21,7 +21,6 @@ from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.plan import Disruption, Step, readable
-from ..core.rights import TO_READ, not_root
 from ..core.secrets import masked, passwords
 from ..registry import secrets_of
 from ..validation.compute.levels import NAMES
@@ -29,6 +28,7 @@ from . import acts, text
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 LOCK_SECONDS = 600
+BOOT = "boot"
 EVENTS = 40
 
 Result = Dict[str, Any]
@@ -48,6 +48,10 @@ def main(words: Sequence[str], host: Optional[Host] = None) -> int:
     except KeyboardInterrupt:
         _tell("interrupted; the next run goes on where this one ended", to_people=True)
         return INTERRUPTED
+    if asked.word == BOOT:
+        # It has read the policy by itself, and told of it what was wrong
+        with contextlib.suppress(GpuOpsError):
+            options = acts.policy(host, asked.policy)
     _say(_shown(result, options), asked, code)
     return code
 
@@ -92,8 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("--allowed-disruption", choices=Disruption.names(), default="",
                        help="the most disturbing step that may be done (default: what the policy says)")
     apply.add_argument("--approved-plan", metavar="FILE", help="do exactly this plan, as `gpuops plan --json` gave it")
-    boot = _add(acts_known, "boot", "bring back what a boot has lost, and validate; for the unit that runs at boot",
-                _boot, text.boot)
+    boot = _add(acts_known, BOOT, "bring back what a boot has lost, and validate; for the unit that runs at boot",
+                _boot, text.boot, with_policy=False)
+    boot.add_argument("--policy", default=POLICY_FILE, metavar="FILE", help="the policy (default: %(default)s)")
+    boot.add_argument("--retry-seconds", type=float, default=0, metavar="SECONDS",
+                      help="for how long what cannot be applied is tried again (default: %(default)s)")
     for each in (plan, apply, boot):
         each.add_argument("--lock-timeout", type=int, default=LOCK_SECONDS, metavar="SECONDS",
                           help="how long to wait for another run on this host (default: %(default)s)")
@@ -123,8 +130,6 @@ def _add(
 
 
 def _info(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
-    if not host.is_root():
-        _tell(str(not_root(TO_READ)), to_people=True)
     return acts.info(host)
 
 
@@ -138,7 +143,8 @@ def _apply(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) ->
 
 
 def _boot(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
-    return acts.boot(host, options, asked.lock_timeout, _begins)
+    return acts.boot(host, asked.policy, asked.lock_timeout, asked.retry_seconds, _begins,
+                     lambda line: _tell(line, to_people=True))
 
 
 def _begins(step: Step, number: int, total: int, after: Sequence[Step]) -> None:

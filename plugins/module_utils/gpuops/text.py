@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Mapping
 from ..core.plan import Step
 from ..core.progress import duration
 from ..hardware.recovery import REMEDIES
-from .boot_record import VALIDATED
+from .boot_record import LATE, NO_GPUS, VALIDATED
 
 Result = Mapping[str, Any]
 
@@ -68,6 +68,7 @@ def apply(result: Result) -> str:
     lines += ["done: %s" % step for step in result["applied"]] or ["nothing was to be done"]
     lines += ["not done: %s (%s); --allowed-disruption %s lets it" % (
         step["id"], step["why"], step["disruption"]) for step in result["deferred"]]
+    lines += ["left to the next plan, as nothing of it could be planned yet: %s" % name for name in result["waiting"]]
     if result["reboot_required"]:
         lines += ["then: reboot this host; %s" % requirement["why"] for requirement in result["requirements"]]
     return "\n".join(lines)
@@ -76,8 +77,11 @@ def apply(result: Result) -> str:
 def boot(result: Result) -> str:
     """The last line is what somebody before the console is to see."""
     lines = [*("done: %s" % step for step in result["applied"]), *_checks(result["checks"])]
-    return "\n".join([*lines, "gpuops: %s" % (
-        "this host may take GPU work" if result["state"] == VALIDATED else "this host has no GPU, and needs nothing")])
+    return "\n".join([*lines, "gpuops: %s" % _STATES[result["state"]]])
+
+
+_STATES = {VALIDATED: "this host may take GPU work", NO_GPUS: "this host has no GPU, and needs nothing",
+           LATE: "a kubelet has run since the boot, and nothing was done under its pods"}
 
 
 def health(result: Result) -> str:

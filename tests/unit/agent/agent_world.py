@@ -36,14 +36,17 @@ class World(world.World):
             restore_step("agent", path, *((A_POLICY, None) if path == POLICY_FILE else (self.files.get(path), before)))
             for path, before in self.originals.items())
         enabled = self.unit(boot.UNIT).enabled
+        held = boot.DROP_IN in self.files and not self.unit(boot.KUBELET).active
         if policy.state == "absent":
-            return Observation(archives=tuple(self.archives), enabled=enabled, restore=restore)
+            order = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
+            return Observation(archives=tuple(self.archives), enabled=enabled, held=held, restore=tuple(
+                sorted(restore, key=lambda step: order.index(step.subject) if step.subject in order else len(order))))
         return Observation(
             code=self.code, python="/usr/bin/python3", archives=tuple(self.archives),
             is_whole=self.code in self.archives, has_policy=POLICY_FILE in self.files,
             is_current=self.files.get(POLICY_FILE) == policy.text, text=self.files.get(policy.command),
-            units=self.state(boot.FILES), enabled=enabled,
-            others={unit: self.unit(unit).known for unit in boot.WITH_RUNTIME},
+            units=self.state(boot.FILES), enabled=enabled, held=held,
+            others={unit: self.unit(unit).known for unit in boot.UNITS},
             restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)))
 
     def suppose(self, policy: Policy) -> None:
@@ -60,6 +63,9 @@ class World(world.World):
         if policy.state == "absent":
             return ""
         ran = [name for name in self.archives if name in self.files.get(policy.command, "")]
+        requires, unit = boot.DROP_IN in self.files, boot.UNIT_FILE in self.files
+        if requires and not unit:
+            return "the kubelet requires a unit that is not there"
         return "" if ran == [self.code] and self.archives == ran else "the command runs %s" % ran
 
     # verbs
@@ -69,6 +75,9 @@ class World(world.World):
             del self.files[POLICY_FILE], self.originals[POLICY_FILE]
         else:
             super().file_restore(step)
+
+    def agent_reload(self, step: Step) -> None:
+        assert boot.DROP_IN not in self.files, "the kubelet would be held for good"
 
     def agent_install(self, step: Step) -> None:
         self.archives.append(step.subject)

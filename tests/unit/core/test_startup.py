@@ -82,6 +82,18 @@ def test_our_own_unit_is_not_waited_for(tmp_path: Path) -> None:
     assert await_startup(host) == []
 
 
+def test_the_unit_of_the_boot_waits_for_nothing_and_is_waited_for_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else starts may wait for it, and other runs for the host's lock, which it takes."""
+    host = Started(tmp_path, 5, ["7 %s start running\n" % startup.BOOT_UNIT])
+    assert await_startup(host) == [] and host.exists(startup.STARTED)
+    host.remove(startup.STARTED)
+    monkeypatch.setattr(startup, "_own_units", lambda: {startup.BOOT_UNIT})
+    host.lists = [PERSISTENCED]
+    assert await_startup(host) == [] and not host.exists(startup.STARTED)
+
+
 def test_a_host_that_runs_for_long_is_not_asked(tmp_path: Path) -> None:
     host = Started(tmp_path, startup.STARTUP_SECONDS + 60, [PERSISTENCED])
     assert await_startup(host) == [] and host.asked == 0

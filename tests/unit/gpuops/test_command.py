@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import APT
 
 POLICY = "/etc/policy.json"
 SECRET = "hunter2hunter2"
@@ -215,15 +216,6 @@ def test_without_root_nothing_is_planned_or_told(
         assert "[host.no_root]" in capsys.readouterr().err
 
 
-def test_who_is_not_root_is_told_what_he_may_see_and_that_it_may_not_be_all(
-    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Host, "is_root", lambda _host: False)
-    assert called(host, "info") == 0
-    told = capsys.readouterr()
-    assert told.out and "[host.no_root]" in told.err
-
-
 def test_one_run_at_a_time(host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the command and of modules."""
     have(host, first="one\n")
@@ -279,6 +271,32 @@ def test_a_reader_that_goes_away_does_not_end_a_run(host: Host, monkeypatch: pyt
     monkeypatch.setattr(command.sys, "stdout", Gone())
     assert called(host, "apply") == 0
     assert host.read("/etc/third") == "three\n"
+
+
+def test_what_was_done_before_a_second_plan_refuses_is_told(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(seen: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return Plan(refusals=(Refusal("files.late", "a late refusal", "none", "mend it"),)) if host.exists(
+            "/etc/first") else Plan(complete=False, notes=("The third waits for the first.",))
+
+    for module in (registry, acts):
+        monkeypatch.setattr(module, "CAPABILITIES", (CAPABILITIES[0], replace(CAPABILITIES[2], plan=plan)))
+    have(host, first="one\n", third="three\n")
+    failed = result(host, capsys, "apply")
+    assert (failed["code"], failed["changed"], failed["applied"]) == (
+        "files.late", True, ["first/file.write//etc/first"])
+
+
+def test_passwords_that_a_program_has_told_are_not_in_the_history(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = Step("driver", "packages.install", "driver 580", "")
+    Journal(host).note("started", step, "plan", policy="policy")
+    Journal(host).note("failed", step, "plan", error="https://user:%s@mirror failed" % SECRET)
+    for words in (("history",), ("history", "--json")):
+        called(host, *words)
+        assert SECRET not in capsys.readouterr().out
 
 
 def test_who_interrupts_it_is_told_how_it_goes_on(
@@ -374,9 +392,74 @@ def test_pods_of_before_the_boot_keep_nothing_away(
     ({"driver_installed": "580"}, {"toolkit", "mig"}),
     ({"driver_installed": "580", "toolkit": "1.18"}, {"mig"}),
 ])
-def test_a_boot_is_no_upgrade(installed: Dict[str, str], planned: Set[str]) -> None:
+def test_a_boot_is_no_upgrade(
+    host: Host, monkeypatch: pytest.MonkeyPatch, installed: Dict[str, str], planned: Set[str]
+) -> None:
     options = {name: {} for name in ("driver", "nouveau", "toolkit", "mig")}
-    assert set(acts._of_boot(options, HostFacts(**installed))) == planned
+    monkeypatch.setattr(acts, "host_facts", lambda _host: HostFacts(**installed))
+    assert set(acts._of_boot(host, options)) == planned
+
+
+def test_an_installation_that_was_cut_off_is_brought_to_its_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module may be there long before it is over."""
+    monkeypatch.setattr(acts, "host_facts", lambda _host: HostFacts(
+        os_id="debian", driver_installed="580", toolkit="1.18"))
+    options = {name: {} for name in ("driver", "toolkit", "mig")}
+    assert set(acts._of_boot(host, options)) == {"mig"}
+    Journal(host).note("started", Step("driver", "packages.install", "driver 580", ""), "plan", policy="policy")
+    assert set(acts._of_boot(host, options)) == {"driver", "mig"}
+    monkeypatch.setattr(type(APT), "interrupted", lambda _apt, _host: True)
+    assert set(acts._of_boot(host, options)) == set(options)
+
+
+def test_under_pods_that_have_run_since_the_boot_nothing_is_done(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where systemd was reloaded on a node at work, and its kubelet is started anew: it is not kept from that."""
+    started = {"ActiveEnterTimestampMonotonic": "7000000"}
+    monkeypatch.setattr(Host, "unit", lambda _host, name: started if name == "kubelet.service" else {})
+    have(host, first="one\n")
+    assert called(host, "boot") == 0
+    assert "nothing was done under its pods" in capsys.readouterr().out
+    assert (told_of_boot(host)["state"], host.read("/etc/first"), checks["asked"]) == ("late", None, [])
+
+
+def test_packages_that_cannot_be_had_yet_are_asked_for_again(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = [GpuOpsError("packages.no_mirror", "https://u:%s@mirror is silent" % SECRET, "a mirror", "wait")] * 2
+    apply = acts.apply
+
+    def late(*words: Any, **more: Any) -> Dict[str, Any]:
+        if failures:
+            raise failures.pop()
+        return apply(*words, **more)
+
+    monkeypatch.setattr(acts, "apply", late)
+    monkeypatch.setattr(acts, "RETRY_PAUSE_SECONDS", 0.01)
+    have(host, first="one\n")
+    assert called(host, "boot", "--retry-seconds", "60") == 0
+    told = capsys.readouterr()
+    assert told.err.count("tried again in") == 2 and SECRET not in told.out + told.err
+    failures.append(GpuOpsError("packages.no_mirror", "still silent", "a mirror", "wait"))
+    assert called(host, "boot") == 1
+
+
+@pytest.mark.parametrize("text, code", [
+    (None, "gpuops.no_policy"), ("{", "agent.policy_unreadable"),
+    ('{"schema": 1, "policy": {"container_runtime": {}}}', "gpuops.policy_not_understood"),
+    ('{"schema": 1, "policy": {"first": "580"}}', "gpuops.policy_not_understood"),
+])
+def test_a_policy_that_cannot_be_followed_is_what_became_of_the_boot(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str], text: Optional[str], code: str
+) -> None:
+    if text is not None:
+        host.write(POLICY, text)
+    assert called(host, "boot") == 1
+    assert "[%s]" % code in capsys.readouterr().err
+    assert told_of_boot(host)["state"] == "failed" and code in told_of_boot(host)["reason"]
 
 
 @pytest.mark.parametrize("facts, expected, is_none", [
