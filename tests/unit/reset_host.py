@@ -15,11 +15,17 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+import pytest
 from simulated_board import VERSION, SimulatedBoard, built
 
 from gpulab import silicon
 
 PERSISTENCED, DCGM = "nvidia-persistenced.service", "nvidia-dcgm.service"
+
+# A kill before every act of a reset takes minutes: `make test` has a part of them, `make slow` the others
+PARTS = 8
+every_part = pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.variation] if part else []) for part in range(PARTS)])
 
 
 class ResetHost(SimulatedBoard):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
-from reset_host import DCGM, PERSISTENCED, ResetHost
+from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -207,7 +207,8 @@ def test_a_boot_ends_what_a_killed_run_has_left(hosts: Hosts) -> None:
 
 
 @needs_gcc
-def test_killed_before_any_act_the_next_reset_brings_all_back_first(hosts: Hosts, tmp_path: Path) -> None:
+@every_part
+def test_killed_before_any_act_the_next_reset_brings_all_back_first(hosts: Hosts, tmp_path: Path, part: int) -> None:
     host = hosts()
     host.serve(PERSISTENCED, 0)
     host.serve(DCGM, 0)
@@ -216,7 +217,7 @@ def test_killed_before_any_act_the_next_reset_brings_all_back_first(hosts: Hosts
     host.saved(before)
     acts = host.reset(0)["acts"]
     undisturbed = host.state()
-    for kill in range(1, acts + 1):
+    for kill in range(1 + part, acts + 1, PARTS):
         host.loaded(before)
         assert host.reset(0, kill=kill) == {"killed": True}
         assert "error" not in host.reset(0), kill

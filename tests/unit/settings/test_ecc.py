@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, List
 
 import pytest
-from reset_host import DCGM, PERSISTENCED, ResetHost
+from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 
 from gpulab import silicon
 
@@ -202,15 +202,16 @@ def test_ecc_that_somebody_has_switched_since_stays_theirs(hosts: Hosts) -> None
     assert host.told()["ecc"] is True
 
 
-def killed_everywhere(host: ResetHost, tmp_path: Path, **parameters: Any) -> Any:
-    """(what an undisturbed run leaves, [what is there after a run that is killed before each of its acts, and after the
-    next one, which is held to the plan of the first])."""
+def killed_everywhere(host: ResetHost, tmp_path: Path, part: int, **parameters: Any) -> Any:
+    """(what an undisturbed run leaves, [what is there after a run that is killed before one of its acts, and after the
+    next one, which is held to the plan of the first], for each act of a part of them)."""
     start = tmp_path / "start"
     host.saved(start)
     approved = host.plan(**parameters)["plan"]
     acts = host.apply(**parameters)["acts"]
     undisturbed, ends = host.state(), []
-    for kill in range(1, acts + 1):
+    assert acts > 15
+    for kill in range(1 + part, acts + 1, PARTS):
         host.loaded(start)
         assert host.apply(kill=kill, **parameters) == {"killed": True}
         again = host.apply(approved=approved, **parameters)
@@ -220,26 +221,32 @@ def killed_everywhere(host: ResetHost, tmp_path: Path, **parameters: Any) -> Any
     return undisturbed, ends
 
 
-def test_killed_before_any_act_the_next_run_ends_as_an_undisturbed_one(hosts: Hosts, tmp_path: Path) -> None:
+@every_part
+def test_killed_before_any_act_the_next_run_ends_as_an_undisturbed_one(
+    hosts: Hosts, tmp_path: Path, part: int
+) -> None:
     host = hosts()
     host.serve(PERSISTENCED, 0, 1)
     host.serve(DCGM, 0, 1)
     host.told(1, ["power_limit", 65])
     host.told(0, ["power_limit", 66], ["compute_mode", "exclusive_process"])
-    undisturbed, ends = killed_everywhere(host, tmp_path, gpus=[{"match": [host.uuids()[0]], "ecc": False}])
-    assert len(ends) > 15 and undisturbed["running"] == sorted([DCGM, PERSISTENCED])
-    for kill, end in enumerate(ends, 1):
-        assert end == undisturbed, kill
+    undisturbed, ends = killed_everywhere(host, tmp_path, part, gpus=[{"match": [host.uuids()[0]], "ecc": False}])
+    assert ends and undisturbed["running"] == sorted([DCGM, PERSISTENCED])
+    for number, end in enumerate(ends):
+        assert end == undisturbed, 1 + part + number * PARTS
 
 
-def test_killed_before_any_act_all_is_given_back_to_who_wants_nothing_any_more(hosts: Hosts, tmp_path: Path) -> None:
+@every_part
+def test_killed_before_any_act_all_is_given_back_to_who_wants_nothing_any_more(
+    hosts: Hosts, tmp_path: Path, part: int
+) -> None:
     host = hosts(gpus=1)
     host.serve(DCGM, 0)
     host.told(0, ["persistence", True], ["power_limit", 65])
     start, before = tmp_path / "start", host.state()
     before["board"].setdefault("gpu.0.ecc", "1")
     host.saved(start)
-    for kill in range(1, host.apply(gpus=OFF)["acts"] + 1):
+    for kill in range(1 + part, host.apply(gpus=OFF)["acts"] + 1, PARTS):
         host.loaded(start)
         assert host.apply(kill=kill, gpus=OFF) == {"killed": True}
         again = host.apply(state="absent")
