@@ -169,10 +169,10 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
 
 class Users:
     """Who has the GPUs now, by name: pods that were given them, and processes that have opened them. Whoever is only
-    with them, and no work, does not count."""
+    with them, and no work, does not count; nor does this process, which asks them while it looks."""
 
     def __init__(self, host: Host) -> None:
-        self.everybody = read_holders(host)[0]
+        self.everybody = tuple(holder for holder in read_holders(host)[0] if not _is_ours(host, holder.pid))
         self._pods = pods_with_devices(host)
         self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
         self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
@@ -184,6 +184,12 @@ class Users:
         found = [POD + pod for pod in self._pods.get(device, ())]
         found += [self._names.get(pid, "process %d" % pid) for pid in sorted(pids)]
         return tuple(dict.fromkeys(found))
+
+
+def _is_ours(host: Host, pid: int) -> bool:
+    """This process, and its children, in which it asks the driver (proc(5), stat)."""
+    words = (host.read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+    return str(os.getpid()) in (str(pid), *words[1:2])
 
 
 def pods_with_processes(host: Host) -> FrozenSet[str]:

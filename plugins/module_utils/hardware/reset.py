@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
-from ..core.host import Host
+from ..core.host import CommandTimedOut, Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
@@ -48,6 +48,10 @@ _INTERRUPTED = "A run that reset GPUs was stopped before it brought everything b
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 
 Ask = Callable[..., Any]
+
+
+class _Hangs(GpuOpsError):
+    """A reset that does not come to an end."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,9 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
     try:
         _let_go(host, chosen, told, number)
         _command(host, journal, chosen, number)
+    except _Hangs:
+        # It goes on: what came back now would be lost when it ends
+        raise
     except BaseException as cause:
         left = _left(host, journal)
         if left and isinstance(cause, GpuOpsError):
@@ -263,7 +270,18 @@ def _named(chosen: Sequence[Resettable]) -> str:
 
 
 def _command(host: Host, journal: Journal, chosen: Sequence[Resettable], number: int) -> None:
-    done = host.run(["nvidia-smi", "-r", "-i", ",".join(gpu.address for gpu in chosen)], check=False, timeout=LIMIT_S)
+    try:
+        done = host.run(["nvidia-smi", "-r", "-i", ",".join(gpu.address for gpu in chosen)], check=False,
+                        timeout=LIMIT_S)
+    except CommandTimedOut as cause:
+        raise _Hangs(
+            "reset.hangs",
+            found="nvidia-smi has not ended the reset of %s after %.0f s; what it has stopped and lost is not back" % (
+                _named(chosen), LIMIT_S),
+            wanted="a reset that ends",
+            remedy="read the kernel log for NVRM messages; where it does not end, drain the node and reboot it, else "
+                   "run this again, which brings everything back",
+            **cause.details) from cause
     resets.end(host, number, resets.DONE if done.rc == 0 else resets.FAILED)
     if done.rc == 0:
         return

@@ -197,7 +197,9 @@ def _look_at_compute(ledger: Ledger) -> None:
     owners = {part: known for known in ledger.gpus.values() for part in (known.uuid, *known.parts)}
     failed: Dict[str, List[str]] = {}
     for device in sorted(record["failed"]):
-        failed.setdefault(owners[device].uuid if device in owners else device, []).append(device)
+        # One that is there no more, as a MIG device of another layout or a GPU that was divided since, passes never
+        if device in owners and not (owners[device].divided and device == owners[device].uuid):
+            failed.setdefault(owners[device].uuid, []).append(device)
     for uuid in {*ledger.gpus, *failed}:
         _judge_failures(ledger, ledger.gpu_of(uuid), failed.get(uuid, []), record)
     for uuid in {*ledger.gpus, *record["left"]}:

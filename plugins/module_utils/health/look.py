@@ -90,13 +90,15 @@ def _places(bus: PciBus) -> Dict[str, bool]:
 
 
 def _services(host: Host, bus: Optional[PciBus]) -> Dict[str, Service]:
-    """Those that GPUs of this host wait for; one that systemd says nothing of is left out."""
+    """Those that GPUs of this host wait for. One that no boot starts, and that has not run since this one, is not to
+    run here: it is masked, not installed, or another does its work."""
     wanted = [] if bus is None else [*([FABRIC_MANAGER] if bus.fabric else []), *([IMEX] if bus.imex else [])]
     found: Dict[str, Service] = {}
     for unit in wanted:
         told = _read(partial(host.unit, unit)) or {}
-        if told.get("ActiveState"):
-            found[unit] = Service(told["ActiveState"], told.get("ActiveEnterTimestampMonotonic", ""))
+        started = told.get("ActiveEnterTimestampMonotonic", "")
+        if told.get("UnitFileState", "").startswith("enabled") or started not in ("", "0"):
+            found[unit] = Service(told.get("ActiveState", ""), started)
     return found
 
 

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Com
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import (
     CHECKPOINT,
     Holder,
+    Users,
     pods_seen,
     read_holders,
     read_mapped,
@@ -78,6 +79,17 @@ def tree(tmp_path: Path) -> Tree:
 def test_the_pod_of_a_process(tree: Tree, groups: str, pod: str) -> None:
     tree.process(7, groups + "\n", ["/dev/nvidia0"])
     assert [holder.pod for holder in read_holders(tree.host)[0]] == [pod]
+
+
+def test_who_asks_the_gpus_while_it_looks_is_no_user_of_them(tree: Tree) -> None:
+    """A session of ours is a child that has them open."""
+    for pid, parent in ((7, 1), (8, os.getpid()), (os.getpid(), 1)):
+        tree.process(pid, opened=["/dev/nvidia0"])
+        (tree.root / "proc" / str(pid) / "stat").write_text("%d (app) (x) S %d 1 1 0\n" % (pid, parent))
+    assert len(read_holders(tree.host)[0]) == 3
+    users = Users(tree.host)
+    assert [holder.pid for holder in users.everybody] == [7]
+    assert users.of("GPU-1", "/dev/nvidia0") == ("app (pid 7)",)
 
 
 def test_a_device_is_known_by_its_number_below_another_root(tree: Tree) -> None:

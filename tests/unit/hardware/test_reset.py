@@ -14,9 +14,11 @@ import pytest
 from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import resets
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandTimedOut, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import reset, resets
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boards import ecc_is_always_on
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.reset_plan import (
     Resettable,
     joined,
@@ -102,6 +104,26 @@ def test_a_reset_is_written_down_before_it_and_its_end_after_it(scratch: Host) -
     resets.end(scratch, number, resets.DONE)
     assert [each.end for each in resets.resets(scratch)] == [resets.DONE]
     assert (resets.last_of(resets.resets(scratch), "GPU-a"), resets.last_of(resets.resets(scratch), "GPU-b")) == (1, 0)
+
+
+def test_a_reset_that_does_not_end_is_left_with_its_note(scratch: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came back beside it would be lost once more when it ends."""
+    def hang(*_words: Any, **_options: Any) -> None:
+        raise CommandTimedOut("host.command_timed_out", "nvidia-smi", "an end", "wait")
+
+    back: List[Any] = []
+    monkeypatch.setattr(reset.nvml, "read_nvml", NvmlReading)
+    monkeypatch.setattr(reset, "_looked_at", lambda *_words: ({}, (), ()))
+    monkeypatch.setattr(reset, "_let_go", lambda *_words: None)
+    monkeypatch.setattr(reset, "_brought_back", lambda *words: back.append(words) or [])
+    monkeypatch.setattr(Host, "run", hang)
+    with pytest.raises(GpuOpsError) as caught:
+        reset.reset(scratch, Journal(scratch), reset.Act("repair", "a test", ()))
+    assert caught.value.code == "reset.hangs" and back == []
+    assert reset.interrupted(scratch, Journal(scratch))
+    assert [each.end for each in resets.resets(scratch)] == [resets.BEGUN]
+    reset.finish(scratch, Journal(scratch))
+    assert len(back) == 1 and not reset.interrupted(scratch, Journal(scratch))
 
 
 def test_the_record_is_of_bounded_size_and_goes_on_counting(scratch: Host) -> None:

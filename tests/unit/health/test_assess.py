@@ -879,3 +879,17 @@ def test_what_is_kept_does_not_grow_for_ever() -> None:
     state = world.state
     assert len(state.findings) <= 500 and len(state.history) <= 200
     assert sum(map(len, state.counts.values())) <= 500
+
+
+def test_a_device_that_is_there_no_more_is_no_finding(world: HealthWorld) -> None:
+    """It passes never: a MIG device of a layout before, a GPU that was divided since it failed."""
+    world.fail("MIG-of-another-layout")
+    assert world.round().findings == {}
+    world.fail("GPU-0")
+    assert [finding.code for finding in world.round().findings.values()] == ["compute"]
+    world.mend("reset")
+    world.sets(0, mig=parts("MIG-a"))
+    world.compute("MIG-a")
+    world.failed["GPU-0"] = "computes wrongly: prove at multiprocessor 3"
+    world.round(3)
+    assert world.state.findings == {}

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import PciBus, PciDevice
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import look as looking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as keeping
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
@@ -436,3 +437,23 @@ def test_what_is_not_there_to_be_read_is_unknown_or_none(bench: Bench, name: str
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     state = bench.round()
     assert (state.verdict == "unknown") == (name == "dev/kmsg") and state.findings == {}
+
+
+@pytest.mark.parametrize("told, is_watched", [
+    ({"LoadState": "loaded", "UnitFileState": "enabled", "ActiveState": "inactive"}, True),
+    ({"LoadState": "loaded", "UnitFileState": "disabled", "ActiveState": "failed",
+      "ActiveEnterTimestampMonotonic": "7"}, True),
+    ({"LoadState": "masked", "UnitFileState": "masked", "ActiveState": "inactive",
+      "ActiveEnterTimestampMonotonic": "0"}, False),
+    ({"LoadState": "not-found", "ActiveState": "inactive"}, False),
+    ({}, False),
+])
+def test_a_service_that_is_not_to_run_here_is_not_missed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, told: Dict[str, str], is_watched: bool
+) -> None:
+    """As IMEX, where ComputeDomains bring it, or a board stands alone."""
+    monkeypatch.setattr(Host, "unit", lambda _host, _name: told)
+    # GB200
+    bus = PciBus((PciDevice("0000:3b:00.0", "2941", "", "nvidia", 0),), ())
+    assert bus.imex
+    assert bool(looking._services(bench.host, bus)) is is_watched
