@@ -267,14 +267,18 @@ class Run:
             plan = self._plan()
             if self._waits_as_approved():
                 return _nothing_of(plan)
-            self._compare(plan)
-            _refuse(plan.refusals)
-            _refuse_unmet(plan)
-            return self._carry_out(plan, applied)
+            return self._do(plan, applied)
         except GpuOpsError as error:
             error.details.setdefault("applied", applied)
             error.details.setdefault("changed", bool(applied))
             raise
+
+    def _do(self, plan: Plan, applied: List[str]) -> Outcome:
+        """Carry a plan out that is the approved one, or less, and refuses nothing."""
+        self._compare(plan)
+        _refuse(plan.refusals)
+        _refuse_unmet(plan)
+        return self._carry_out(plan, applied)
 
     def _carry_out(self, plan: Plan, applied: List[str], came: Optional[Plan] = None) -> Outcome:
         """came: what is still to be done of a plan whose first steps are, None where none is."""
@@ -323,10 +327,7 @@ class Run:
         plan = self._plan()
         if any(each.id == step.id for each in plan.steps):
             raise _without_effect(step)
-        self._compare(plan)
-        _refuse(plan.refusals)
-        _refuse_unmet(plan)
-        return self._carry_out(plan, applied)
+        return self._do(plan, applied)
 
     def _open(self, step: Step, plan: Plan, plan_name: str, done: Sequence[str]) -> None:
         self.journal.note("started", step, plan_name, policy=plan.policy,

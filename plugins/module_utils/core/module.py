@@ -3,7 +3,6 @@
 """From an Ansible module to a capability and back: options in, result out, errors mapped once."""
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, Dict, Iterable, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
@@ -16,7 +15,7 @@ from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
 from .plan import Disruption, readable
-from .rights import TO_READ, not_root, require_root
+from .rights import TO_READ, asked_by, not_root, require_root
 from .secrets import masked, passwords
 
 
@@ -91,7 +90,7 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host, Dic
 
 def _wanted_by(run_id: str) -> str:
     """'user@controller' as the action plugin names it, else who logged in here."""
-    return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
+    return run_id.rpartition(" ")[0] or asked_by()
 
 
 def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:

@@ -27,3 +27,8 @@ def not_root(why: str) -> GpuOpsError:
         remedy="set `become: true` on the play or the task (`ansible_become` in the inventory), and use `sudo` on the "
                "host itself; nothing was changed",
     )
+
+
+def asked_by() -> str:
+    """Who logged in here, for people."""
+    return os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()

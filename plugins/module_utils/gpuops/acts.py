@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -25,7 +24,7 @@ from ..core.journal import Journal
 from ..core.lock import HostLock
 from ..core.plan import REBOOT
 from ..core.refusal import Refusal
-from ..core.rights import TO_READ, require_root
+from ..core.rights import TO_READ, asked_by, require_root
 from ..core.secrets import hidden
 from ..hardware.awaited import foreseen
 from ..hardware.node import host_facts
@@ -112,7 +111,7 @@ def release(host: Host, options: Options, key: str) -> Dict[str, Any]:
     """A person takes a finding back, or all of one GPU or of the host: see health.state.release()."""
     require_root(host)
     policy_of_health, directory = _of_health(options)
-    return dict(_told(release_finding(host, policy_of_health, key, _asked_by(), directory)), changed=True)
+    return dict(_told(release_finding(host, policy_of_health, key, asked_by(), directory)), changed=True)
 
 
 def _of_health(options: Options) -> Tuple[HealthPolicy, str]:
@@ -248,7 +247,7 @@ def apply(
     given = _of_capabilities(options)
     if allowed:
         given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
-    lock = HostLock(host, RUN, "gpuops apply for %s" % _asked_by())
+    lock = HostLock(host, RUN, "gpuops apply for %s" % asked_by())
     done = _Done()
     with lock.held(timeout) as waited, done.telling():
         planned = first = _planned(host, given, approved, pods_stay)
@@ -345,7 +344,3 @@ def _refuse(planned: Mapping[str, Any], pods_stay: bool) -> None:
             "steps, and --allowed-disruption service_restart does those that disturb no pod"))
     if refusals:
         raise GpuOpsError.because(refusals)
-
-
-def _asked_by() -> str:
-    return os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
