@@ -93,9 +93,11 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     enabled = host.link(boot.WANTS) is not None
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
     if policy.state == "absent":
-        return Observation(archives=there, enabled=enabled, held=held, restore=tuple(
-            sorted(restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
-                           health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
+        return Observation(
+            archives=there, enabled=enabled, held=held,
+            restore=tuple(sorted(
+                restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
+            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)
