@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Dict
 
 import gpu_pods
+import pytest
 from laboratory import Fleet, Played, assert_journal_is_plan
 
 OLD, NEW = "580.178.04", "595.91.07"
@@ -48,6 +49,7 @@ def assert_in_service(demo: Fleet, version: str) -> None:
     assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
+@pytest.mark.variation
 def test_a_driver_that_does_not_build_leaves_node_and_driver_as_they_are(demo: Fleet, installed: Played) -> None:
     """It is built ahead: site ends before a pod is moved."""
     work = [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))]

@@ -206,7 +206,7 @@ def test_a_package_that_does_not_come_is_a_failure(root: Root, tmp_path: Path) -
     assert "PREIN scriptlet in rpm package unwilling" in told.value.found and root.installed() == {}
 
 
-@pytest.mark.parametrize("where", ["libs", "kmod"])
+@pytest.mark.parametrize("where", ["libs", pytest.param("kmod", marks=pytest.mark.variation)])
 def test_one_that_is_killed_in_rpm_is_known_and_finished(root: Root, where: str) -> None:
     change(root, asked(V580), "580-open")
     _done, step = ready(root, asked(V595), "595-open")

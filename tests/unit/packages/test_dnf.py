@@ -578,7 +578,7 @@ def test_a_transaction_is_ours_that_nobody_typed_and_that_makes_what_was_asked_f
     assert of(gone, driver=None, app=None) and not of(gone, driver="2")
 
 
-@pytest.mark.parametrize("where", ["libs", "kmod"])
+@pytest.mark.parametrize("where", [pytest.param("libs", marks=pytest.mark.variation), "kmod"])
 def test_a_transaction_that_is_killed_in_rpm_is_known_and_finished(root: Root, where: str) -> None:
     change(root, asked(V580), "580-open")
     assert not DNF.interrupted(root.host)

@@ -11,7 +11,7 @@ from fleet_storm import Admin, Bed, Seen, judge
 US, KUBECTL = "fieldManager=gpuops-run-1", "fieldManager=kubectl-cordon"
 # Two and three controllers; one that is killed, one that stands still, an API server that goes
 SEEDS = (pytest.param(3, marks=pytest.mark.variation), 8)
-HOSTS = 8
+HOSTS = 5
 
 
 @pytest.fixture(scope="module")

@@ -62,8 +62,9 @@ def held(*slots: Slot, seen: datetime, seconds: int = 600, **more: Any) -> Pool:
     return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
 
 
-@pytest.mark.parametrize("age, seconds, left", [(timedelta(days=1), 1, {}), (timedelta(0), 600, {"gpu-1": "working"})],
-                         ids=["a dead run", "one at work"])
+@pytest.mark.parametrize("age, seconds, left", [
+    pytest.param(timedelta(days=1), 1, {}, marks=pytest.mark.variation), (timedelta(0), 600, {"gpu-1": "working"})],
+    ids=["a dead run", "one at work"])
 def test_the_place_of_a_host_that_needs_nothing_any_more(
     in_words: Hosts, now: datetime, age: timedelta, seconds: int, left: Any
 ) -> None:
@@ -88,7 +89,8 @@ def test_a_failed_canary_that_needs_nothing_any_more_is_not_forgotten(in_words: 
 
 
 @pytest.mark.parametrize("module, call, told", [
-    ("gpu_plan", 2, "is at work by run b@other"), ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
+    pytest.param("gpu_plan", 2, "is at work by run b@other", marks=pytest.mark.variation),
+    ("gpu_fleet_progress", 1, "cluster.rollout_place_lost")],
     ids=["while it is planned again", "when it had asked once more"])
 def test_a_run_that_lost_its_place_takes_no_node(in_words: Hosts, module: str, call: int, told: str) -> None:
     in_words.put(**{module: TAKEN_OVER % {"module": module, "call": call}})

@@ -167,6 +167,7 @@ class TestItsRole:
 
         return play
 
+    @pytest.mark.variation
     def test_check_mode_tells_with_a_diff_what_the_run_does(self, play: Any, host: Path) -> None:
         before = files(host)
         foretold = play("--check", "--diff", lines=["vm.swappiness = 10"])

@@ -342,5 +342,6 @@ class TestProgress:
         told = self.told(in_words, failing="gpu-1")
         assert re.fullmatch(r"gpu-1: failed after \d+ s; 0 of 2 done, 1 failed", told[1])
 
+    @pytest.mark.variation
     def test_nothing_is_said_where_that_is_wanted(self, in_words: Hosts) -> None:
         assert self.told(in_words, gpu_progress_interval=0) == self.told(in_words, "--check") == []

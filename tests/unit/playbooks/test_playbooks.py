@@ -140,7 +140,7 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
 
 
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
-@pytest.mark.parametrize("name", ["site", "validate"])
+@pytest.mark.parametrize("name", ["site", pytest.param("validate", marks=pytest.mark.variation)])
 def test_a_host_whose_cluster_cannot_be_told_is_not_taken_for_one_of_none(
     controller: Controller, api: Api, name: str
 ) -> None:

@@ -63,7 +63,8 @@ def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
 
 @pytest.mark.parametrize("way, canned, variables", [
     ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {}),
-    (WAY, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False}),
+    pytest.param(WAY, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False},
+                 marks=pytest.mark.variation),
     (WAY, {"gpu_driver": FINE, "container_runtime": failed("it fails")}, {}),
     (WAY, {"gpu_driver": [FINE, FINE, REFUSED, FINE]}, {}),
 ], ids=["no way back", "not wanted", "not the driver's failure", "refused before anything changed"])

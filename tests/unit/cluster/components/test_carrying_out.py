@@ -97,7 +97,7 @@ def test_every_request_meets_a_fault_once(disturbed: Disturbed, kind: str) -> No
 
 
 @pytest.mark.parametrize("disturbed", [
-    "install", "removal", pytest.param("upgrade", marks=pytest.mark.variation)], indirect=True)
+    "install", *(pytest.param(act, marks=pytest.mark.variation) for act in ("removal", "upgrade"))], indirect=True)
 def test_a_fault_at_any_request_changes_nothing_of_the_end(disturbed: Disturbed) -> None:
     for number in range(1, disturbed.requests + 1):
         disturbed.begin(Fault(FAULTS[number % len(FAULTS)], number))
