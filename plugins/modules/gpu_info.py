@@ -286,6 +286,11 @@ observation:
           description: The process that waits for that call and cannot be ended. 0 where there is none.
           type: int
           returned: success
+        excluded:
+          description: Addresses of GPUs that the driver was told to leave out, as by C(NVreg_ExcludedGpus).
+          type: list
+          elements: str
+          returned: success
         gpus:
           description: The GPUs in NVML's order.
           type: list

@@ -31,6 +31,7 @@ SILENCE = 60.0
 PATIENCE = 300.0
 UNSTARTED = "no process can be started to call NVML: %s"
 _NO_LIBRARY, _NO_DRIVER = "libnvidia-ml.so.1 is not installed", "no driver is loaded"
+_SLOW = "NVML answered until its time was over, but not for all GPUs; last it was asked "
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
@@ -119,6 +120,7 @@ class NvmlReading:
     hung: the call that did not come back, with its GPU ('nvmlDeviceGetMemoryInfo of GPU 3'), '' when all did. gpus then
     holds those that answered before.
     left: the process that called it, where that cannot be ended; 0 where there is none.
+    excluded: addresses of GPUs that the driver was told to leave out (NVreg_ExcludedGpus): it lists them not.
     """
 
     driver_version: str = ""
@@ -128,11 +130,17 @@ class NvmlReading:
     error: str = ""
     hung: str = ""
     left: int = 0
+    excluded: Tuple[str, ...] = ()
 
     @property
     def is_untried(self) -> bool:
         """Whether NVML was not even asked, which says nothing of it."""
         return self.error.startswith((_NO_LIBRARY, _NO_DRIVER, UNSTARTED % ""))
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether NVML went on answering and its time was over, as where each GPU is initialized for each session."""
+        return self.error.startswith(_SLOW)
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -200,7 +208,7 @@ def read_nvml(
     finally:
         os.close(receiver)
         ended = end(child)
-    return _understood(heard, waited, 0 if ended else child)
+    return _understood(heard, waited, silence, 0 if ended else child)
 
 
 class NvmlFailed(Exception):
@@ -318,7 +326,7 @@ class _Announced:
         say(self.sender, **words)
 
 
-def _understood(heard: List[Dict[str, Any]], waited: float, left: int) -> NvmlReading:
+def _understood(heard: List[Dict[str, Any]], waited: float, silence: float, left: int) -> NvmlReading:
     said: Dict[str, Any] = {}
     gpus = []
     for words in heard:
@@ -331,12 +339,15 @@ def _understood(heard: List[Dict[str, Any]], waited: float, left: int) -> NvmlRe
         cuda_version=said.get("cuda_version", ""),
         gpus=tuple(gpus),
         error=said.get("error", ""),
+        excluded=tuple(said.get("excluded", ())),
     )
     if "end" in said:
         return reading
     call = said.get("call", "the start of the process")
     if "gone" in said:
         return replace(reading, error="the process that called NVML died in %s" % call)
+    if waited < silence and not left:
+        return replace(reading, error=_SLOW + call)
     return replace(
         reading, hung=call, left=left, error="%s had not answered after %.0f s%s"
         % (call, waited, ", and the process that called it cannot be killed" if left else ""))
@@ -357,6 +368,7 @@ def _read_all(nvml: Any, registered_within: float) -> None:
             library_version=_optional(nvml, nvml.nvmlSystemGetNVMLVersion, ""),
             cuda_version=_cuda_version(_optional(nvml, nvml.nvmlSystemGetCudaDriverVersion, 0)),
         )
+        nvml.say(excluded=_optional(nvml, lambda: _excluded(nvml), []))
         count = nvml.nvmlDeviceGetCount()
         if registered_within:
             wait_for(lambda: any(_waits_for_fabric(nvml, index) for index in range(count)), lambda waits: not waits,
@@ -367,6 +379,11 @@ def _read_all(nvml: Any, registered_within: float) -> None:
     except nvml.NVMLError as error:
         nvml.say(error="%s (%s)" % (error, nvml.call))
     nvml.say(end=True)
+
+
+def _excluded(nvml: Any) -> List[str]:
+    return [address_of(nvml.nvmlGetExcludedDeviceInfoByIndex(index).pci.busId)
+            for index in range(nvml.nvmlGetExcludedDeviceCount())]
 
 
 def _gpu(nvml: Any, index: int) -> NvmlGpu:

@@ -28,7 +28,7 @@ from .catalogue import PENDING, SICK
 from .findings import COMPUTE, FABRIC, GPU, KERNEL_LOG, NVML, SERVICE, Subject, key_of
 from .hearing import hear
 from .ledger import HISTORY, MISSING, THE_HOST, Ledger, subject_of, without
-from .model import ANSWERS, BUS, COMPUTED, LOG_GAP, STATE, Act, Look, State
+from .model import ANSWERS, BUS, COMPUTED, LOG_GAP, STATE, Act, Look, Released, State
 from .policy import HealthPolicy
 
 FAILED = "compute"
@@ -52,6 +52,9 @@ def assess(state: State, look: Look, policy: HealthPolicy, now: float) -> State:
     """
     if not look.boot or (state.boot == look.boot and look.taken <= state.taken):
         return state
+    if state.machine and look.machine not in ("", state.machine):
+        # Its GPUs, its log and its remedies were those of the machine whose disk was copied
+        state = State(rounds=state.rounds, history=state.history)
     ledger = Ledger(state, look, policy, now)
     _begin(ledger)
     ledger.learn()
@@ -59,8 +62,8 @@ def assess(state: State, look: Look, policy: HealthPolicy, now: float) -> State:
     if look.nvml is not None:
         _ask(ledger, look.nvml)
         _look_for_all(ledger, look.nvml)
-    elif not state.rounds:
-        ledger.set_unknown(ANSWERS, "NVML has not been asked yet")
+    else:
+        _wait_for_an_answer(ledger)
     _look_at_services(ledger)
     _look_at_compute(ledger)
     for act in look.acts:
@@ -84,7 +87,8 @@ def release(state: State, key: str, who: str, now: float) -> State:
         failing=without(state.failing, gone),
         gpus={uuid: each for uuid, each in state.gpus.items() if key_of(Subject(GPU, uuid), MISSING) not in gone},
         # What the log has said is said once
-        released=dict(state.released, **{each.key: who for each in chosen if each.source != KERNEL_LOG}),
+        released=dict(state.released, **{
+            each.key: Released(who, each.kind, each.remedy) for each in chosen if each.source != KERNEL_LOG}),
         unknown=without(state.unknown, {STATE} if key == STATE else set()),
         history=(*state.history, *cleared)[-HISTORY:])
 
@@ -109,6 +113,15 @@ def _begin(ledger: Ledger) -> None:
             ledger.act(Act(RESTART, "", ledger.now, look.boot, "a start of %s" % unit))
 
 
+def _wait_for_an_answer(ledger: Ledger) -> None:
+    """A run may work on the host, or whoever watches does not ask each time."""
+    limit = ledger.policy.stale_seconds
+    if not ledger.asked:
+        ledger.set_unknown(ANSWERS, "NVML has not been asked since the boot")
+    elif ledger.look.taken - ledger.asked >= limit * 1e9:
+        ledger.set_unknown(ANSWERS, "NVML has not been asked for %d seconds" % limit)
+
+
 def _ask(ledger: Ledger, reading: NvmlReading) -> None:
     if not ledger.look.bus and ledger.look.bus is not None:
         ledger.unknown.pop(ANSWERS, None)
@@ -121,7 +134,8 @@ def _ask(ledger: Ledger, reading: NvmlReading) -> None:
         return
     ledger.level(THE_HOST, NVML, "hang", bool(reading.hung), SICK, REBOOT,
                  "a call of NVML does not come back: %s" % reading.hung)
-    ledger.probe(THE_HOST, NVML, "no_nvml", None if reading.hung else bool(reading.error), SICK, RELOAD,
+    is_told = not (reading.hung or reading.is_cut_short)
+    ledger.probe(THE_HOST, NVML, "no_nvml", bool(reading.error) if is_told else None, SICK, RELOAD,
                  "NVML does not answer: %s" % reading.error)
     for gpu in reading.gpus if ledger.answers else ():
         if not gpu.error:
@@ -177,8 +191,12 @@ def _look_for_all(ledger: Ledger, reading: NvmlReading) -> None:
         nameless = [NvmlGpu(index=-1, error="NVML does not list it")] * len(unlisted)
     for address, gpu in zip(unlisted, nameless):
         _not_answering(ledger, replace(gpu, pci_address=address))
-    for known in list(ledger.gpus.values()):
-        if known.address and known.address not in ledger.look.bus and known.uuid not in ledger.answering:
+    away = [known for known in ledger.gpus.values()
+            if known.address and known.address not in ledger.look.bus and known.uuid not in ledger.answering]
+    named = {known.address for known in ledger.gpus.values()}
+    # After another card has come, a GPU may be at an address where nobody has told its name yet
+    if len(away) > len([address for address in ledger.look.bus if address not in named]):
+        for known in away:
             ledger.probe(subject_of(known), NVML, MISSING, True, SICK, REBOOT, "the GPU is not on the PCI bus")
 
 

@@ -65,6 +65,7 @@ class Finding:
     detail:     the last line about it; it may name somebody's process.
     count:      how often it was seen. times: how often with a pause between, which is what 'after' of a meaning counts.
     quiet:      since when nothing was heard of it while its source could be read, in seconds since the epoch.
+    undecided:  whether the driver's own word on it outranks kind and remedy, and is not known yet.
     mended:     what was done that is its remedy, since it was last seen; '' for nothing yet.
     proof:      {UUID of a device: the compute check that it had passed by then}, which proves nothing of it.
     cleared_by: what proved its end. cleared_at: seconds since the epoch.
@@ -83,6 +84,7 @@ class Finding:
     count: int = 1
     times: int = 1
     quiet: float = 0.0
+    undecided: bool = False
     mended: str = ""
     proof: Mapping[str, str] = field(default_factory=dict)
     cleared_by: str = ""

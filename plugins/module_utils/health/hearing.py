@@ -28,7 +28,8 @@ SUSPECT = "suspicion"
 class _Heard:
     """Lines of one number about one subject in one look; kind and remedy are the worst of them.
 
-    times: how often with a pause before. at: when last. text: of the last line.
+    times: how often with a pause before. at: when last. text: of the last line. undecided: as of a finding. check: that
+    is asked for.
     """
 
     subject: Subject
@@ -39,6 +40,8 @@ class _Heard:
     first: float
     at: float
     text: str = ""
+    undecided: bool = False
+    check: str = ""
     count: int = 0
     times: int = 0
 
@@ -49,6 +52,7 @@ def hear(ledger: Ledger) -> None:
         _unheard(ledger)
         return
     ledger.unknown.pop(LOG, None)
+    _decide(ledger)
     missing = gaps((record.sequence for record in ledger.records), ledger.sequence)
     if missing:
         ledger.set_unknown(LOG_GAP, "%d records of the kernel's log were overwritten before they were read" % sum(
@@ -77,6 +81,16 @@ def _unheard(ledger: Ledger) -> None:
             ledger.findings[key] = replace(finding, quiet=ledger.now, proof=ledger.passed(finding.subject))
 
 
+def _decide(ledger: Ledger) -> None:
+    """The driver's own word on what was heard while nobody asked it."""
+    for key, finding in ledger.findings.items():
+        action = getattr(ledger.answering.get(finding.subject.uuid), "recovery_action", None)
+        # After a remedy it says nothing of what was before that
+        if finding.undecided and action is not None and not finding.mended:
+            kind, remedy = kind_of_action(action)
+            ledger.findings[key] = replace(finding, kind=kind, remedy=remedy, undecided=False, quiet=ledger.now)
+
+
 def _when(ledger: Ledger, event: Event) -> float:
     """In seconds since the epoch, by the clock of now."""
     return ledger.look.at - ledger.look.taken / 1e9 + event.at / 1e6
@@ -91,11 +105,14 @@ def _is_suspicion(ledger: Ledger, event: Event, subject: Subject, heard: Dict[st
         return True
     if meaning.kind in (EVENT, SUSPICION):
         return False
-    kind, remedy = meaning.kind, meaning.remedy
-    action = getattr(ledger.answering.get(subject.uuid), "recovery_action", None)
-    if meaning.by_action and kind in MENDED and action is not None:
-        kind, remedy = kind_of_action(action)
+    kind, remedy, undecided, check = meaning.kind, meaning.remedy, False, ""
     at, key = _when(ledger, event), key_of(subject, _code(event))
+    if meaning.by_action and kind in MENDED:
+        action = getattr(ledger.answering.get(subject.uuid), "recovery_action", None)
+        undecided = action is None
+        kind, remedy = (kind, remedy) if action is None else kind_of_action(action)
+    if ledger.sequence < 0 and ledger.now - at >= ledger.policy.old_seconds and kind in MENDED:
+        kind, remedy, undecided, check = WARNING, NONE, False, LONG
     each = heard.get(key)
     if each is None:
         known = ledger.findings.get(key)
@@ -103,6 +120,7 @@ def _is_suspicion(ledger: Ledger, event: Event, subject: Subject, heard: Dict[st
         each = heard[key] = _Heard(subject, meaning, kind, remedy, _code(event), at, at, times=int(is_later))
     each.times += int(at - each.at >= PAUSE_SECONDS)
     each.kind, each.remedy = worst((each.kind, each.remedy), (kind, remedy))
+    each.undecided, each.check = undecided, check if each.kind == WARNING else ""
     each.count, each.at, each.text = each.count + 1, at, event.text
     return False
 
@@ -117,7 +135,8 @@ def _judge(ledger: Ledger, heard: _Heard) -> None:
     if before is not None:
         kind, remedy = worst((before.kind, before.remedy), (kind, remedy))
     ledger.begin(heard.subject, KERNEL_LOG, heard.code, kind, remedy, heard.meaning.text, heard.at,
-                 first=heard.first, detail=heard.text, times=times,
+                 first=heard.first, detail=heard.text, times=times, check=heard.check if kind == WARNING else "",
+                 undecided=heard.undecided and (before is None or before.undecided),
                  count=heard.count + (before.count if before else 0))
 
 

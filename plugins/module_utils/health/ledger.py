@@ -12,7 +12,7 @@ from ..validation.compute.levels import at_least
 from .catalogue import KINDS, PENDING, SICK, WARNING
 from .findings import GPU, HOST, NVML, Finding, Moment, Subject, key_of
 from .kernel_log import Record, parse_uuids
-from .model import STATE, Act, Failing, Known, Look, State, Unknown
+from .model import STATE, Act, Failing, Known, Look, Released, State, Unknown
 from .policy import HealthPolicy
 
 # So that nothing grows for ever
@@ -28,6 +28,7 @@ class Ledger:
     been proved to have ended, and closed() is the state afterwards.
 
     seen:      keys of what was found in this look, which does not end by it.
+    asked:     when NVML was asked last before this look, see State.
     answering: GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
     """
 
@@ -39,10 +40,11 @@ class Ledger:
         self.unknown: Dict[str, Unknown] = dict(state.unknown)
         self.suspects: Dict[str, Tuple[Tuple[float, str], ...]] = dict(state.suspects)
         self.counts: Dict[str, Dict[str, int]] = {key: dict(each) for key, each in state.counts.items()}
-        self.released: Dict[str, str] = dict(state.released)
+        self.released: Dict[str, Released] = dict(state.released)
         self.history: List[Finding] = list(state.history)
         self.acts: List[Act] = list(state.acts)
         self.sequence = state.sequence if state.boot == look.boot else -1
+        self.asked = state.asked if state.boot == look.boot else 0
         self.records: Tuple[Record, ...] = tuple(
             record for record in look.records or () if record.sequence > self.sequence)
         self.seen: Set[str] = set()
@@ -155,8 +157,8 @@ class Ledger:
 
     def is_released(self, key: str, kind: str, remedy: str) -> bool:
         """Whether a person has said that this is to be left as it is; another kind of it is not that."""
-        last = next((each for each in reversed(self.history) if each.key == key), None)
-        return key in self.released and last is not None and (last.kind, last.remedy) == (kind, remedy)
+        released = self.released.get(key)
+        return released is not None and (released.kind, released.remedy) == (kind, remedy)
 
     def probe(
         self, subject: Subject, source: str, code: str, fails: Optional[bool], kind: str, remedy: str, text: str,
@@ -251,6 +253,7 @@ class Ledger:
         look = self.look
         return State(
             boot=look.boot, load=look.load or self.state.load, sequence=self.sequence, taken=look.taken, at=look.at,
+            asked=look.taken if look.nvml is not None else self.asked, machine=look.machine or self.state.machine,
             rounds=self.state.rounds + 1, gpus=self.gpus, findings=self.findings, failing=self.failing,
             unknown=self.unknown, suspects=self.suspects, counts=self.counts, released=self.released,
             services={**self.state.services, **look.services}, left=look.left, history=tuple(self.history),

@@ -22,6 +22,7 @@ from .model import Act, Look, Service, State
 from .policy import HealthPolicy
 
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
+_MACHINE = "/sys/class/dmi/id/product_uuid"
 
 
 def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
@@ -37,7 +38,7 @@ def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
     bus = _read(lambda: read_bus(host))
     reading, left = _ask(host, before, policy) if bus is None or bus.gpus else (NvmlReading(), (0, ""))
     return replace(
-        look, nvml=reading, left=left, bus=None if bus is None else _places(bus),
+        look, nvml=reading, left=left, bus=None if bus is None else _places(bus, reading),
         fabric=bus is not None and bool(bus.fabric), services=_services(host, bus),
         # Of the same instant as what NVML has said, or later
         load=_load(host), compute=_read(lambda: record.kept(host)))
@@ -47,6 +48,7 @@ def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
     """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
     return Look(
         taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
+        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
 
 
@@ -85,8 +87,9 @@ def _ask(host: Host, before: State, policy: HealthPolicy) -> Tuple[NvmlReading, 
     return reading, (reading.left, host.process_started(reading.left)) if reading.left else (0, "")
 
 
-def _places(bus: PciBus) -> Dict[str, bool]:
-    return {**{gpu.address: False for gpu in bus.other_gpus}, **{gpu.address: True for gpu in bus.gpus}}
+def _places(bus: PciBus, reading: NvmlReading) -> Dict[str, bool]:
+    return {**{gpu.address: False for gpu in bus.other_gpus},
+            **{gpu.address: gpu.address not in reading.excluded for gpu in bus.gpus}}
 
 
 def _services(host: Host, bus: Optional[PciBus]) -> Dict[str, Service]:

@@ -17,8 +17,8 @@ SCHEMA = 1
 WELL, UNKNOWN = "well", "unknown"
 VERDICTS = (SICK, UNKNOWN, PENDING, WARNING, WELL)
 # What may be unknown. Without the first three nothing can be called well.
-STATE, LOG, ANSWERS, LOG_GAP, COMPUTED, BUS = WHATS = (
-    "state", "kernel_log", "nvml", "kernel_log_gap", "compute", "pci")
+STATE, LOG, ANSWERS, LOG_GAP, COMPUTED, BUS, DISK = WHATS = (
+    "state", "kernel_log", "nvml", "kernel_log_gap", "compute", "pci", "disk")
 DECISIVE = (STATE, LOG, ANSWERS)
 
 
@@ -70,6 +70,15 @@ class Failing:
 
 
 @dataclass(frozen=True)
+class Released:
+    """What a person leaves as it is: a finding of this kind and remedy. who: by whom and why."""
+
+    who: str
+    kind: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Service:
     """A service that GPUs wait for. active: systemd's word for its state. started: which start of it that is."""
 
@@ -88,11 +97,12 @@ class Look:
     records:  of the kernel's log, at least all since the one that the state names.
     nvml:     the reading.
     compute:  what devices have proved (validation/compute/record.py).
-    bus:      {PCI address of a GPU: whether the host's driver is for it}.
+    bus:      {PCI address of a GPU: whether the host's driver is for it, and lists it}.
     fabric:   whether a service of this host configures the fabric.
     services: those that GPUs of this host wait for, by unit.
     acts:     remedies that were done before this look ended, and after all else that it has read.
     left:     the process that hangs in NVML, and when it started; (0, '') where there is none.
+    machine:  what tells this machine from one that has a copy of its disk, '' where nothing does.
     """
 
     taken: int
@@ -107,6 +117,7 @@ class Look:
     services: Mapping[str, Service] = field(default_factory=dict)
     acts: Tuple[Act, ...] = ()
     left: Tuple[int, str] = (0, "")
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,7 @@ class State:
     boot, load:  of the last look.
     sequence:    the last record of the kernel's log that was judged, -1 for none of this boot.
     taken, at:   of the last look.
+    asked:       'taken' of the last look of this boot that asked NVML, 0 without one.
     rounds:      that there have been, which tells the newer one of two states.
     gpus:        by UUID.
     findings:    open ones, by key.
@@ -123,17 +135,19 @@ class State:
     unknown:     one of WHATS: since when and why.
     suspects:    {key of a GPU: (when, process) of errors of applications}.
     counts:      {key of a GPU or NVSwitch: {'xid 79' or 'sxid 20034': how many were seen}}.
-    released:    {key of a finding: who released it}, of what goes on to be so.
+    released:    by key of a finding, of what goes on to be so.
     services:    as in the last look.
     left:        as in the last look.
     history:     findings that were cleared, the latest last.
     acts:        remedies that were done, the latest last.
+    machine:     as in the last look that could tell.
     """
 
     boot: str = ""
     load: str = ""
     sequence: int = -1
     taken: int = 0
+    asked: int = 0
     at: float = 0.0
     rounds: int = 0
     gpus: Mapping[str, Known] = field(default_factory=dict)
@@ -142,11 +156,12 @@ class State:
     unknown: Mapping[str, Unknown] = field(default_factory=dict)
     suspects: Mapping[str, Tuple[Tuple[float, str], ...]] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    released: Mapping[str, str] = field(default_factory=dict)
+    released: Mapping[str, Released] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     left: Tuple[int, str] = (0, "")
     history: Tuple[Finding, ...] = ()
     acts: Tuple[Act, ...] = ()
+    machine: str = ""
 
     @property
     def verdict(self) -> str:
@@ -174,7 +189,8 @@ class State:
         """Raises ValueError, TypeError, KeyError or AttributeError for what is none of this schema."""
         if data["schema"] != SCHEMA:
             raise ValueError("schema %s, and not %d" % (data["schema"], SCHEMA))
-        plain = {name: data[name] for name in ("boot", "load", "sequence", "taken", "at", "rounds")}
+        plain = {name: data[name] for name in (
+            "boot", "load", "sequence", "taken", "asked", "at", "rounds", "machine")}
         if not all(isinstance(value, (str, int, float)) for value in plain.values()):
             raise TypeError("a look without its number")
         return cls(
@@ -184,7 +200,7 @@ class State:
             unknown={what: Unknown(**each) for what, each in data["unknown"].items()},
             suspects={key: tuple((at, process) for at, process in each) for key, each in data["suspects"].items()},
             counts={key: {code: int(count) for code, count in each.items()} for key, each in data["counts"].items()},
-            released={key: str(who) for key, who in data["released"].items()},
+            released={key: Released(**each) for key, each in data["released"].items()},
             services={unit: Service(**each) for unit, each in data["services"].items()},
             left=(int(data["left"][0]), str(data["left"][1])),
             history=tuple(Finding.from_dict(each) for each in data["history"]),

@@ -20,6 +20,7 @@ class HealthPolicy:
     warning_seconds:      without repetition, after which a warning ends.
     suspicion_processes:  whose errors on one GPU make it suspect.
     suspicion_seconds:    in which they have to come.
+    old_seconds:          after which what nobody heard when it was said is a warning: it may have been mended since.
     fabric_seconds:       that GPUs may wait for their fabric, and its service for its start.
     silence, patience:    that one call of NVML, and all of a round, may take.
     stale_seconds:        after which what was kept tells nothing any more.
@@ -30,6 +31,7 @@ class HealthPolicy:
     warning_seconds: int = 86400
     suspicion_processes: int = 2
     suspicion_seconds: int = 86400
+    old_seconds: int = 86400
     fabric_seconds: int = 300
     silence: int = 60
     patience: int = 120

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Tuple
 
 from ..core.errors import GpuOpsError
@@ -30,7 +30,7 @@ from ..hardware.recovery import LADDER
 from . import assess as assessing
 from .look import look_around, read_look
 from .metrics import metrics_text
-from .model import STATE, Act, Look, State, Unknown
+from .model import DISK, STATE, Act, Look, State, Unknown
 from .policy import HealthPolicy
 from .problems import conditions_text
 from .summary import summary
@@ -45,7 +45,7 @@ METRICS = "gpuops_health.prom"
 _ASIDE, _MOST_ASIDE = KEPT + ".unreadable-", 3
 WRITTEN_SECONDS = 600
 # Of every round another, and worth no write to a disk
-_FLEETING = ("taken", "at", "rounds", "sequence")
+_FLEETING = ("taken", "asked", "at", "rounds", "sequence")
 _FLEETING_OF_FINDING = ("last", "quiet")
 
 
@@ -122,7 +122,7 @@ def _change(host: Host, policy: HealthPolicy, change: Callable[[State], State], 
         after = change(found.state)
         aside = [_put_aside(host, path) for path in found.unreadable]
         if all(aside) and not found.is_unread:
-            _keep(host, found.state, after)
+            after = _kept_now(host, found.state, after)
         with contextlib.suppress(GpuOpsError):
             host.write(LATEST, _text(after), 0o600)
         _tell(host, after, policy, metrics_directory)
@@ -179,12 +179,19 @@ def _is_aside(name: str) -> bool:
     return ("%s/%s" % (LASTING, name)).startswith(_ASIDE)
 
 
-def _keep(host: Host, before: State, after: State) -> None:
-    """What cannot be written is written in the next round, which knows of it by the other file."""
-    with contextlib.suppress(GpuOpsError):
-        if _is_due(host) or _lasting(before) != _lasting(after):
+def _kept_now(host: Host, before: State, after: State) -> State:
+    """The state, kept on the disk where it is to be. What cannot be written is written in the next round, which knows
+    of it by the other file; that a boot would lose it is told."""
+    written = replace(after, unknown={what: each for what, each in after.unknown.items() if what != DISK})
+    try:
+        if DISK in after.unknown or _is_due(host) or _lasting(before) != _lasting(written):
             host.make_directory(LASTING, 0o700)
-            host.write(KEPT, _text(after), 0o600)
+            host.write(KEPT, _text(written), 0o600)
+    except GpuOpsError as error:
+        told = after.unknown.get(DISK, Unknown(time.time(), ""))
+        return replace(after, unknown={**after.unknown, DISK: replace(
+            told, text="findings are lost with the next boot, as %s cannot be written: %s" % (KEPT, error.found))})
+    return written
 
 
 def _text(state: State) -> str:

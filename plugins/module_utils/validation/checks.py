@@ -129,7 +129,9 @@ def gpus_answer(evidence: Evidence) -> Check:
                      "read the kernel log for NVRM messages, drain the node and reboot it: a driver that is stuck "
                      "cannot be unloaded")
     if nvml.error:
-        return Check(name, FAILED, "NVML: %s" % nvml.error, "read the kernel log for NVRM messages")
+        return Check(name, FAILED, "NVML: %s" % nvml.error,
+                     "start nvidia-persistenced, without which each session initializes all GPUs anew"
+                     if nvml.is_cut_short else "read the kernel log for NVRM messages")
     silent = _silent(evidence)
     if silent:
         return Check(
@@ -138,7 +140,10 @@ def gpus_answer(evidence: Evidence) -> Check:
             % (len(evidence.facts.gpus) - len(silent), len(evidence.facts.gpus), "; ".join(silent)),
             "drain the node, then reset the named GPU or reboot; replace it if it falls off the bus again (Xid 79)",
         )
-    return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus" % len(evidence.facts.gpus))
+    left_out = [gpu.address for gpu in evidence.facts.gpus if gpu.address in nvml.excluded]
+    return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus%s" % (
+        len(evidence.facts.gpus) - len(left_out),
+        ", without %s, left out by the driver's options" % ", ".join(left_out) if left_out else ""))
 
 
 def recovery(evidence: Evidence) -> Check:
@@ -304,6 +309,8 @@ def _silent(evidence: Evidence) -> List[str]:
     silent = []
     for gpu in evidence.facts.gpus:
         answer = answering.get(gpu.address)
+        if gpu.address in evidence.nvml.excluded:
+            continue
         if answer is None:
             errors = ", ".join("NVML index %d: %s" % (each.index, each.error) for each in nameless)
             silent.append("GPU %s (%s)" % (gpu.address, errors or "not listed by NVML"))

@@ -30,6 +30,7 @@ XID_RECOVERY_ACTION = 154
 
 FAULT_KINDS = {
     "lost": "the GPU fell off the bus: Xid 79, then NVML answers GPU_IS_LOST; lasts until cleared",
+    "excluded": "the driver leaves the GPU out (NVreg_ExcludedGpus): NVML tells of it, and lists it not",
     "absent": "the GPU is gone as a dead board is: from NVML at once, from the PCI bus at the next boot",
     "ecc": "an uncorrectable memory error: counters, a row to remap, a double-bit event and Xid 48",
     "ecc-corrected": "one corrected memory error: counters and a single-bit event",

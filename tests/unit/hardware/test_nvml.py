@@ -95,8 +95,15 @@ def test_every_gpu_is_read(board: Board) -> None:
     assert [gpu["error_code"] for gpu in reading["gpus"]] == [0, 0] and reading["left"] == 0
 
 
-@pytest.mark.parametrize("licensed, told", [
-    (0, {"state": "unlicensed", "product": "", "expires": ""}),
+def test_a_gpu_that_the_driver_was_told_to_leave_out_is_named(board: Board) -> None:
+    whole = board.read()
+    board.fault("excluded", 0)
+    reading = board.read()
+    assert reading["excluded"] == [whole["gpus"][0]["pci_address"]] and whole["excluded"] == []
+    assert [gpu["uuid"] for gpu in reading["gpus"]] == [whole["gpus"][1]["uuid"]]
+
+
+@pytest.mark.parametrize("licensed, told", [    (0, {"state": "unlicensed", "product": "", "expires": ""}),
     (1, {"state": "licensed", "product": "NVIDIA Virtual Compute Server", "expires": "2027-01-02 03:04:05"})])
 def test_virtual_gpus_tell_of_their_license(board: Board, licensed: int, told: Dict[str, str]) -> None:
     with silicon.board_file.opened(board.directory) as opened:

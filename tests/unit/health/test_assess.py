@@ -9,6 +9,7 @@ import pytest
 from health_world import ROUND, HealthWorld, gpu, parts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml_codes import LOST, RESET_REQUIRED
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.recovery import (
@@ -281,6 +282,73 @@ def test_the_drivers_own_word_outranks_the_table(
     assert ("recovery_action" in world.codes) == bool(action)
 
 
+@pytest.mark.parametrize("action, kind, remedy", [
+    (0, "warning", ""), (1, "sick", "reset"), (2, "sick", "reboot"), (4, "pending", "reset"), (None, "sick", "reset")])
+def test_the_drivers_own_word_decides_later_on_what_was_heard_while_nobody_asked_it(
+    world: HealthWorld, action: Any, kind: str, remedy: str
+) -> None:
+    world.xid(48)
+    world.round(nvml=None)
+    assert ("xid 48", "sick", "reset") in world.found()
+    world.sets(0, recovery_action=action)
+    world.round()
+    assert ("xid 48", kind, remedy) in world.found()
+
+
+def test_the_drivers_own_word_after_a_remedy_is_none_on_what_was_before(world: HealthWorld) -> None:
+    world.xid(48)
+    world.round(nvml=None)
+    world.did("reset", "gpu GPU-0")
+    world.round()
+    assert world.found() == [("xid 48", "sick", "reset")]
+    world.compute()
+    world.round()
+    assert world.found() == []
+
+
+def test_what_was_heard_by_somebody_who_asked_is_not_decided_anew(world: HealthWorld) -> None:
+    world.sets(0, recovery_action=1)
+    world.xid(48)
+    world.round()
+    world.sets(0, recovery_action=0)
+    world.xid(48)
+    world.round(nvml=None)
+    world.round(2)
+    assert world.found() == [("xid 48", "sick", "reset")]
+
+
+@pytest.mark.parametrize("number", [79, 119, 63, 64])
+def test_what_was_said_a_day_before_anybody_listened_is_a_warning_with_a_long_check(number: int) -> None:
+    world = HealthWorld()
+    world.xid(number)
+    world.clock += DAY
+    world.round()
+    assert world.found() == [("xid %d" % number, "warning", "")]
+    world.compute(level="standard")
+    world.round()
+    assert world.codes == ["xid %d" % number]
+    world.compute(level="long")
+    world.round()
+    assert world.codes == []
+
+
+def test_what_is_said_again_to_who_listens_is_no_old_thing(world: HealthWorld) -> None:
+    world.clock += 3 * DAY
+    world.xid(119)
+    world.clock += 2 * DAY
+    world.round()
+    assert world.found() == [("xid 119", "sick", "reset")], "it was watched since the boot"
+
+
+def test_an_old_line_and_a_new_one_are_a_new_one() -> None:
+    world = HealthWorld()
+    world.xid(119)
+    world.clock += DAY
+    world.xid(119)
+    world.round()
+    assert world.found() == [("xid 119", "sick", "reset")] and not world.finding("xid 119").check
+
+
 def test_a_switch_is_found_by_its_place_and_ends_when_all_gpus_compute(world: HealthWorld) -> None:
     world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     world.round()
@@ -460,6 +528,17 @@ def test_what_a_person_has_released_stays_so_until_it_has_been_otherwise(world: 
     assert world.codes == ["remap_failed"]
 
 
+def test_what_was_released_stays_so_however_much_has_ended_since(world: HealthWorld) -> None:
+    world.sets(0, remap_failed=True)
+    world.round()
+    world.state = release(world.state, "gpu GPU-0: remap_failed", "me: it may go on", world.clock)
+    for _each in range(201):
+        world.xid(92, 1)
+        world.round()
+        world.state = release(world.state, "gpu GPU-1", "me", world.clock)
+    assert "remap_failed" not in [code for code, _why in world.ended()] and world.codes == []
+
+
 FAILS: List[Tuple[str, Callable[[HealthWorld], None], Callable[[HealthWorld], None], str, str]] = [
     ("no_nvml", lambda world: world.trouble.update(error="Unknown Error (nvmlInit)"),
      lambda world: world.trouble.clear(), "sick", "reload"),
@@ -556,6 +635,39 @@ def test_a_gpu_that_was_passed_through_is_not_missing(world: HealthWorld) -> Non
     world.bus["0000:3b:00.0"] = False
     world.round(5)
     assert world.found() == []
+
+
+def test_a_gpu_that_the_driver_was_told_to_leave_out_is_not_missing(world: HealthWorld) -> None:
+    world.boot()
+    world.gpus.pop(0)
+    world.bus["0000:3b:00.0"] = False
+    world.round(5)
+    assert world.found() == []
+
+
+def test_a_gpu_at_an_address_that_nobody_has_named_yet_is_not_missing(world: HealthWorld) -> None:
+    """Another card has come, and all addresses behind it are others."""
+    world.boot()
+    world.bus = {"0000:3c:00.0": True, "0000:5f:00.0": True}
+    world.gpus = [gpu(index, uuid="", pci_address=place, error="Unknown Error", error_code=999)
+                  for index, place in enumerate(world.bus)]
+    world.round(5)
+    assert world.codes == ["no_answer", "no_answer"]
+    world.gpus = [gpu(0, pci_address="0000:3c:00.0")]
+    world.bus = {"0000:3c:00.0": True}
+    world.round(3)
+    assert "missing" in world.codes and world.finding("missing").subject.uuid == "GPU-1"
+
+
+def test_a_copy_of_a_disk_in_another_machine_knows_nothing_of_it() -> None:
+    world = HealthWorld()
+    world.xid(119)
+    world.round(machine="a")
+    assert world.round(machine="").verdict == "sick", "who cannot tell is no other"
+    world.boot()
+    world.gpus = [gpu(0, uuid="GPU-8"), gpu(1, uuid="GPU-9")]
+    state = world.round(3, machine="b")
+    assert state.verdict == "well" and sorted(state.gpus) == ["GPU-8", "GPU-9"] and state.machine == "b"
 
 
 def test_a_gpu_that_was_taken_out_is_forgotten_by_a_person(world: HealthWorld) -> None:
@@ -844,6 +956,24 @@ def test_a_check_that_nobody_could_read_then_proves_nothing_later(world: HealthW
     world.compute()
     world.round()
     assert world.codes == []
+
+
+def test_what_nobody_has_asked_for_long_is_not_well(world: HealthWorld) -> None:
+    rounds = world.policy.stale_seconds // ROUND
+    assert world.round(rounds - 1, nvml=None).verdict == "well"
+    assert world.round(2, nvml=None).verdict == "unknown"
+    assert world.round().verdict == "well"
+    world.boot()
+    assert world.round(nvml=None).verdict == "unknown", "who answered before the boot was another driver"
+    assert world.round().verdict == "well"
+
+
+def test_nvml_that_goes_on_answering_when_its_time_is_over_is_unknown(world: HealthWorld) -> None:
+    slow = nvml._understood([{"driver_version": "595", "call": "nvmlDeviceGetName of GPU 3"}], 2.0, 60.0, 0)
+    assert slow.is_cut_short and not slow.hung and "nvmlDeviceGetName of GPU 3" in slow.error
+    state = world.round(5, nvml=slow)
+    assert world.found() == [] and state.verdict == "unknown"
+    assert nvml._understood([], 2.0, 60.0, left=7).hung, "one that cannot be ended hangs"
 
 
 def test_nothing_is_well_before_it_was_looked_at() -> None:

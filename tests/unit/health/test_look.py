@@ -79,6 +79,12 @@ def test_what_nvml_tells_is_found(board: Board, key: str, value: int, wanted: An
     assert [each[:3] for each in board.rounds()["found"]] == [wanted]
 
 
+def test_a_gpu_that_the_driver_was_told_to_leave_out_is_not_looked_for(board: Board) -> None:
+    board.fault("excluded", 0)
+    found = board.rounds(4)
+    assert (found["verdict"], found["found"], list(found["gpus"])) == ("well", [], [board.uuids()[1]])
+
+
 def test_a_gpu_that_is_lost_is_found_at_once(board: Board) -> None:
     board.fault("lost", 1)
     (found,) = board.rounds()["found"]

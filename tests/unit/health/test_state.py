@@ -331,9 +331,11 @@ def test_a_disk_that_takes_nothing_stops_no_round(bench: Bench, error: int) -> N
     bench.reading = NvmlReading(error="Unknown Error (nvmlInit)")
     assert codes(bench.round(3)) == ["no_nvml", "xid 119"] and bench.text(keeping.KEPT) == whole
     assert bench.summary()["verdict"] == "sick"
+    assert [each["what"] for each in bench.summary()["unknown"]] == ["disk", "nvml"]
     bench.host = Host(str(bench.root))
-    bench.round()
-    assert codes(State.from_dict(json.loads(bench.text(keeping.KEPT)))) == ["no_nvml", "xid 119"]
+    state = bench.round()
+    kept = State.from_dict(json.loads(bench.text(keeping.KEPT)))
+    assert codes(kept) == ["no_nvml", "xid 119"] and "disk" not in {**kept.unknown, **state.unknown}
 
 
 def test_what_cannot_be_told_goes_stale_and_stops_no_round(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import 
     Mig,
     Profile,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading, _understood
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import (
     CHAIN,
     Check,
@@ -283,6 +283,19 @@ def test_a_driver_that_hangs_is_told_with_its_call() -> None:
     reading = NvmlReading(hung="nvmlInit", error="nvmlInit had not answered after 60 s")
     check = check_named("gpus_answer", evidence(nvml=reading))
     assert "nvmlInit had not answered after 60 s" in check.evidence and "reboot" in check.remedy
+
+
+def test_a_driver_that_answers_slowly_is_not_told_to_be_rebooted() -> None:
+    reading = _understood([{"call": "nvmlDeviceGetName of GPU 3"}], 1.0, 60.0, 0)
+    check = check_named("gpus_answer", evidence(nvml=reading))
+    assert check.status == "failed" and "nvidia-persistenced" in check.remedy
+
+
+def test_a_gpu_that_the_driver_was_told_to_leave_out_is_not_missed() -> None:
+    check = check_named("gpus_answer", evidence(nvml=NvmlReading(gpus=(gpu(0),), excluded=(ADDRESSES[1],))))
+    assert check.status == "passed"
+    assert check.evidence == "NVML sees all 1 GPUs of the PCI bus, without %s, left out by the driver's options" % (
+        ADDRESSES[1])
 
 
 def test_gpus_of_others_are_counted_nowhere() -> None:

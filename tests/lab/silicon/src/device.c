@@ -391,6 +391,37 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     return nvmlDeviceGetPciInfo_v3(device, pci);
 }
 
+/* The GPU that is number `index` of those that the driver leaves out; -1 where there are not so many. */
+static int excluded_by_index(u32 index) {
+    for (int gpu = 0; gpu < gpu_count(); gpu++)
+        if (fault_present("excluded", gpu) && index-- == 0)
+            return gpu;
+    return -1;
+}
+
+nvmlReturn_t nvmlGetExcludedDeviceCount(u32 *count) {
+    nvmlReturn_t answer = begin(__func__, NULL, 0, READING);
+    if (answer != SUCCESS)
+        return answer;
+    if (count == NULL)
+        return finish(INVALID_ARGUMENT);
+    for (*count = 0; excluded_by_index(*count) >= 0; (*count)++)
+        ;
+    return finish(SUCCESS);
+}
+
+nvmlReturn_t nvmlGetExcludedDeviceInfoByIndex(u32 index, nvmlExcludedDeviceInfo_t *info) {
+    int gpu;
+    nvmlReturn_t answer = begin(__func__, NULL, 0, READING);
+    if (answer != SUCCESS)
+        return answer;
+    gpu = excluded_by_index(index);
+    if (gpu < 0 || info == NULL)
+        return finish(INVALID_ARGUMENT);
+    fill_pci(gpu, &info->pci);
+    return finish(copy_text(gpu_text(gpu, "", "uuid"), info->uuid, sizeof info->uuid));
+}
+
 /* ---- memory ---- */
 
 static u64 used_mib(int gpu, int gpu_instance) {

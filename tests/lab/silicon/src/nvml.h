@@ -44,6 +44,11 @@ typedef struct {
 } nvmlPciInfo_t;
 
 typedef struct {
+    nvmlPciInfo_t pci;
+    char uuid[80];
+} nvmlExcludedDeviceInfo_t;
+
+typedef struct {
     u64 total, free, used;
 } nvmlMemory_t;
 

@@ -120,7 +120,7 @@ static int nodes_matter(void) {
 int gpu_visible(int gpu) {
     char name[32];
 
-    if (fault_present("absent", gpu))
+    if (fault_present("absent", gpu) || fault_present("excluded", gpu))
         return 0;
     snprintf(name, sizeof name, "nvidia%lld", gpu_number(gpu, gpu, "minor"));
     return !nodes_matter() || node_exists(name);
