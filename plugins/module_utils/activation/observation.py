@@ -17,7 +17,7 @@ from ..core.steps import PACKAGES_INSTALL
 from ..hardware import runfile
 from ..hardware.boot import installed_module, module_file
 from ..hardware.driver_container import DriverContainer, read_driver_container
-from ..hardware.holders import Holder, module_of, process_of, read_holders, read_mapped
+from ..hardware.holders import Holder, module_of, only_asks, process_of, read_holders, read_mapped
 from ..hardware.mig import RESTORE_WANTED
 from ..hardware.parameters import is_older_than_boot, stale_parameters
 from ..hardware.peer_modules import GDRDRV
@@ -175,8 +175,10 @@ def _use(host: Host) -> Observation:
     for _reading in range(READINGS):
         modules = _modules(host)
         holders, opened = read_holders(host)
-        observation = Observation(modules=modules, holders=holders, opened=opened, dependants={
-            name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
+        observation = Observation(
+            modules=modules, opened=opened,
+            holders=tuple(holder for holder in holders if not only_asks(host, holder)),
+            dependants={name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
         if not observation.unexplained():
             return observation
     return _with_mapped(host, observation)

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
+from ..core.children import NAME as ASKING
 from ..core.host import CommandTimedOut, Host
 from ..core.quantities import PREFIX
 
@@ -40,6 +41,8 @@ POD = "pod "
 MAPPED_S = 20
 # Seconds in which the kubelet starts the first process of a pod that it has admitted
 STARTING_S = 120.0
+# Seconds after which a child of ours that asks the driver hangs, and is in the way as any other
+ASKING_S = 180.0
 # Below /dev of whatever root: a process in a container has its own, a driver in a container has another
 _NODE = re.compile(r"/dev/(?:nvidia[^/]*(?:/[^/]+)?|gdrdrv|dri/[^/]+)$")
 # Static pods are known to their node by a hash without dashes (kubernetes/kubernetes, pkg/kubelet/config/common.go)
@@ -172,7 +175,7 @@ class Users:
     with them, and no work, does not count; nor does this process, which asks them while it looks."""
 
     def __init__(self, host: Host) -> None:
-        self.everybody = tuple(holder for holder in read_holders(host)[0] if not _is_ours(host, holder.pid))
+        self.everybody = tuple(holder for holder in read_holders(host)[0] if not only_asks(host, holder))
         self._pods = pods_with_devices(host)
         self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
         self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
@@ -186,10 +189,17 @@ class Users:
         return tuple(dict.fromkeys(found))
 
 
-def _is_ours(host: Host, pid: int) -> bool:
-    """This process, and its children, in which it asks the driver (proc(5), stat)."""
-    words = (host.read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
-    return str(os.getpid()) in (str(pid), *words[1:2])
+def only_asks(host: Host, holder: Holder) -> bool:
+    """Whether it is this process, or a child in which this or another of our processes, as one that watches the GPUs'
+    health, asks the driver for moments (proc(5), stat)."""
+    head, _bracket, rest = (host.read("/proc/%d/stat" % holder.pid) or "").rpartition(")")
+    words = rest.split()
+    if str(os.getpid()) in (str(holder.pid), *words[1:2]):
+        return True
+    # A process calls itself what it likes: of a pod, it is a user
+    if holder.pod or head.partition("(")[2] != ASKING or len(words) < 20:
+        return False
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / os.sysconf("SC_CLK_TCK") < ASKING_S
 
 
 def pods_with_processes(host: Host) -> FrozenSet[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
@@ -12,6 +13,13 @@ from typing import Any, Sequence
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.children import (
+    NAME,
+    be_the_child,
+    forked,
+    listen,
+    say,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandTimedOut, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import (
     CHECKPOINT,
@@ -90,6 +98,31 @@ def test_who_asks_the_gpus_while_it_looks_is_no_user_of_them(tree: Tree) -> None
     users = Users(tree.host)
     assert [holder.pid for holder in users.everybody] == [7]
     assert users.of("GPU-1", "/dev/nvidia0") == ("app (pid 7)",)
+
+
+@pytest.mark.parametrize("name, seconds, groups, is_user", [
+    (NAME, 5, "0::/system.slice/gpuops-nvidia-watch.service\n", False),
+    (NAME, 400, "0::/system.slice/gpuops-nvidia-watch.service\n", True),
+    ("python3", 5, "0::/system.slice/gpuops-nvidia-watch.service\n", True),
+    (NAME, 5, "0::%spod%s/1\n" % (CGROUPFS, UID), True)], ids=["asks", "hangs", "another", "of a pod"])
+def test_nor_is_another_process_of_ours_that_asks_them_for_moments(
+    tree: Tree, name: str, seconds: int, groups: str, is_user: bool
+) -> None:
+    tree.process(7, groups, opened=["/dev/nvidia0"])
+    started = (time.clock_gettime(time.CLOCK_BOOTTIME) - seconds) * os.sysconf("SC_CLK_TCK")
+    (tree.root / "proc/7/stat").write_text("7 (%s) S 1 %s %d 0\n" % (name, " ".join(["1"] * 17), started))
+    assert bool(Users(tree.host).everybody) == is_user
+
+
+def test_a_child_that_asks_the_driver_goes_by_that_name() -> None:
+    receiver, sender, child = forked()
+    if child == 0:
+        be_the_child(sender, lambda: say(sender, name=Path("/proc/self/comm").read_text()))
+    os.close(sender)
+    heard, _waited = listen(receiver, 20, 20)
+    os.close(receiver)
+    os.waitpid(child, 0)
+    assert heard[0]["name"] == NAME + "\n"
 
 
 def test_a_device_is_known_by_its_number_below_another_root(tree: Tree) -> None:
