@@ -14,6 +14,7 @@ import chart_nodes
 import core_matrix
 import cores
 import fleet_storm
+import host_boots
 import host_cuts
 import host_life
 import plugin_matrix
@@ -67,6 +68,27 @@ def three_cuts(bed: host_cuts.Bed, seed: int) -> List[str]:
             bed.renew(phase)
     assert not wrong, "\n".join([*wrong, *told])
     return told
+
+
+@contextlib.contextmanager
+def booting_node(scratch: Path) -> Iterator[host_boots.Bed]:
+    lab = new_lab("soakboots")
+    try:
+        lab.up(host_boots.topology(HOST))
+        bed = host_boots.Bed(Fleet(lab, scratch), HOST)
+        bed.deliver()
+        yield bed
+    finally:
+        lab.down()
+
+
+def boots(bed: host_boots.Bed, seed: int) -> List[str]:
+    """After a failure the node is delivered anew."""
+    try:
+        return bed.cut(seed)
+    except AssertionError:
+        bed.renew()
+        raise
 
 
 @contextlib.contextmanager
@@ -212,6 +234,8 @@ def unit_tests(path: str, **environment: str) -> str:
 ALL: Dict[str, Campaign] = {
     "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
                      three_cuts),
+    "boots": Campaign("a node whose power is cut, at work and while it boots, with no controller to mend it", 50,
+                      booting_node, boots),
     "life": Campaign("six months of an admin's life and our runs in between", 10, directory, life),
     "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, directory, controllers),
     "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, directory,
