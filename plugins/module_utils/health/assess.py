@@ -17,12 +17,12 @@ could have come in either order counts as not proved.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ..hardware.fabric_health import complaints, rung_of
 from ..hardware.nvml import NvmlGpu, NvmlReading
 from ..hardware.nvml_codes import LOST, RESET_REQUIRED
-from ..hardware.recovery import NONE, OUT, REBOOT, RELOAD, RESET
+from ..hardware.recovery import BOARD_RESET, NONE, OUT, REBOOT, RELOAD, RESET
 from ..hardware.recovery import SERVICE as RESTART
 from .catalogue import PENDING, SICK
 from .findings import COMPUTE, FABRIC, GPU, KERNEL_LOG, NVML, SERVICE, Subject, key_of
@@ -107,10 +107,20 @@ def _begin(ledger: Ledger) -> None:
         return
     if look.load and state.load and look.load != state.load:
         ledger.act(Act(RELOAD, "", ledger.now, look.boot, "a load of the driver"), {})
+    for number, uuids, text in look.resets:
+        if number > state.reset:
+            for remedy, subject in _mended_by_reset(state, uuids):
+                ledger.act(Act(remedy, subject, ledger.now, look.boot, text), {})
     for unit, service in look.services.items():
         before = state.services.get(unit)
         if before is not None and service.active == "active" and service.started != before.started:
             ledger.act(Act(RESTART, "", ledger.now, look.boot, "a start of %s" % unit))
+
+
+def _mended_by_reset(state: State, uuids: Sequence[str]) -> List[Tuple[str, str]]:
+    """(rung, subject) of what a reset is: that of all GPUs is one of their board."""
+    is_all = len(uuids) > 1 and set(state.gpus) <= set(uuids)
+    return [(BOARD_RESET, "")] if is_all else [(RESET, Subject(GPU, uuid).key) for uuid in uuids]
 
 
 def _wait_for_an_answer(ledger: Ledger) -> None:

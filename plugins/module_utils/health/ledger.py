@@ -28,7 +28,7 @@ class Ledger:
     been proved to have ended, and closed() is the state afterwards.
 
     seen:      keys of what was found in this look, which does not end by it.
-    asked:     when NVML was asked last before this look, see State.
+    asked, reset: of the state, where that is of this boot.
     answering: GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
     """
 
@@ -44,7 +44,7 @@ class Ledger:
         self.history: List[Finding] = list(state.history)
         self.acts: List[Act] = list(state.acts)
         self.sequence = state.sequence if state.boot == look.boot else -1
-        self.asked = state.asked if state.boot == look.boot else 0
+        self.asked, self.reset = (state.asked, state.reset) if state.boot == look.boot else (0, 0)
         self.records: Tuple[Record, ...] = tuple(
             record for record in look.records or () if record.sequence > self.sequence)
         self.seen: Set[str] = set()
@@ -254,6 +254,7 @@ class Ledger:
         return State(
             boot=look.boot, load=look.load or self.state.load, sequence=self.sequence, taken=look.taken, at=look.at,
             asked=look.taken if look.nvml is not None else self.asked, machine=look.machine or self.state.machine,
+            reset=max((number for number, _gpus, _text in look.resets), default=self.reset),
             rounds=self.state.rounds + 1, gpus=self.gpus, findings=self.findings, failing=self.failing,
             unknown=self.unknown, suspects=self.suspects, counts=self.counts, released=self.released,
             services={**self.state.services, **look.services}, left=look.left, history=tuple(self.history),

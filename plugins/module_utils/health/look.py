@@ -16,6 +16,7 @@ from ..hardware.loaded import load_of
 from ..hardware.node import library_version
 from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
 from ..hardware.pci import PciBus, read_bus
+from ..hardware.resets import DONE, resets
 from ..validation.compute import record
 from .kernel_log import Record, parse_record
 from .model import Act, Look, Service, State
@@ -48,8 +49,15 @@ def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
     """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
     return Look(
         taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
-        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(),
+        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(), resets=_resets(host),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
+
+
+def _resets(host: Host) -> Tuple[Tuple[int, Tuple[str, ...], str], ...]:
+    """Of another boot they have been outdone by that."""
+    boot = host.boot()
+    return tuple((each.number, each.gpus, "a reset by %s: %s" % (each.who, each.why))
+                 for each in _read(lambda: resets(host)) or () if each.boot == boot and each.end == DONE)
 
 
 def _is_worked_on(host: Host) -> bool:

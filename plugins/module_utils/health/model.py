@@ -102,6 +102,8 @@ class Look:
     services: those that GPUs of this host wait for, by unit.
     acts:     remedies that were done before this look ended, and after all else that it has read.
     left:     the process that hangs in NVML, and when it started; (0, '') where there is none.
+    resets:   (number, UUIDs, for what) of those that this collection has done in this boot, oldest first; read before
+              what devices have proved, which a reset takes back.
     machine:  what tells this machine from one that has a copy of its disk, '' where nothing does.
     """
 
@@ -117,6 +119,7 @@ class Look:
     services: Mapping[str, Service] = field(default_factory=dict)
     acts: Tuple[Act, ...] = ()
     left: Tuple[int, str] = (0, "")
+    resets: Tuple[Tuple[int, Tuple[str, ...], str], ...] = ()
     machine: str = ""
 
 
@@ -140,6 +143,7 @@ class State:
     left:        as in the last look.
     history:     findings that were cleared, the latest last.
     acts:        remedies that were done, the latest last.
+    reset:       number of the last reset that was taken for one.
     machine:     as in the last look that could tell.
     """
 
@@ -161,6 +165,7 @@ class State:
     left: Tuple[int, str] = (0, "")
     history: Tuple[Finding, ...] = ()
     acts: Tuple[Act, ...] = ()
+    reset: int = 0
     machine: str = ""
 
     @property
@@ -190,7 +195,7 @@ class State:
         if data["schema"] != SCHEMA:
             raise ValueError("schema %s, and not %d" % (data["schema"], SCHEMA))
         plain = {name: data[name] for name in (
-            "boot", "load", "sequence", "taken", "asked", "at", "rounds", "machine")}
+            "boot", "load", "sequence", "taken", "asked", "at", "rounds", "reset", "machine")}
         if not all(isinstance(value, (str, int, float)) for value in plain.values()):
             raise TypeError("a look without its number")
         return cls(

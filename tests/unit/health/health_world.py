@@ -50,6 +50,7 @@ class HealthWorld:
         self.left: Dict[str, Any] = {}
         self.bus: Any = dict.fromkeys(PLACES, True)
         self.services: Dict[str, Service] = {}
+        self.resets: List[Tuple[int, Tuple[str, ...], str]] = []
         self.fabric = False
         self.computed = 0
         self.log("Linux version 6.12")
@@ -79,6 +80,11 @@ class HealthWorld:
         self.loads += 1
         self.computes, self.failed = {}, {}
 
+    def reset(self, *uuids: str) -> None:
+        """By this collection, for whatever; what had passed counts no more."""
+        self.computes = {}
+        self.resets.append((len(self.resets) + 1, uuids, "a reset by mig: another mode"))
+
     def compute(self, *uuids: str, level: str = "quick") -> None:
         """It passes, on all GPUs where none is named."""
         self.computed += 1
@@ -102,7 +108,8 @@ class HealthWorld:
         return replace(Look(
             taken=int((self.clock - self.booted) * 1e9), at=self.clock, boot="boot %d" % self.boots,
             load="load %d" % self.loads, records=None if self.records is None else tuple(self.records), nvml=reading,
-            compute=record, bus=self.bus, fabric=self.fabric, services=dict(self.services)), **changes)
+            compute=record, bus=self.bus, fabric=self.fabric, services=dict(self.services),
+            resets=tuple(self.resets)), **changes)
 
     def round(self, times: int = 1, **changes: Any) -> State:
         for _each in range(times):

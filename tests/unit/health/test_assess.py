@@ -810,6 +810,48 @@ def test_a_remedy_is_done_by_its_own_rung_or_a_higher_one(
     assert (world.codes == []) == (LADDER.index(done) >= LADDER.index(remedy)) == satisfies(done, remedy)
 
 
+def test_a_reset_of_ours_is_a_remedy_whatever_it_was_for(world: HealthWorld) -> None:
+    of_old_driver(world)
+    world.xid(119)
+    world.round()
+    world.reset("GPU-1")
+    world.compute()
+    world.round()
+    assert world.codes == ["xid 119"], "it was another GPU's"
+    world.reset("GPU-0")
+    world.round()
+    assert world.codes == ["xid 119"]
+    world.compute()
+    world.round()
+    assert world.ended() == [("xid 119", "a reset by mig: another mode, and a compute check that passed")]
+    world.xid(119)
+    world.round(2)
+    assert world.codes == ["xid 119"], "it is counted once"
+
+
+@pytest.mark.parametrize("uuids, is_mended", [(("GPU-0", "GPU-1"), True), (("GPU-0",), False)])
+def test_a_reset_of_all_gpus_is_one_of_their_board(
+    world: HealthWorld, uuids: Tuple[str, ...], is_mended: bool
+) -> None:
+    of_old_driver(world)
+    world.xid(74)
+    world.round()
+    world.reset(*uuids)
+    world.compute()
+    world.round()
+    assert (world.codes == []) == is_mended
+
+
+def test_an_error_that_is_heard_with_a_reset_needs_another(world: HealthWorld) -> None:
+    """It may have come before or after it."""
+    of_old_driver(world)
+    world.xid(119)
+    world.reset("GPU-0")
+    world.compute()
+    world.round(2)
+    assert world.codes == ["xid 119"]
+
+
 def test_a_reset_of_another_gpu_mends_nothing(world: HealthWorld) -> None:
     world.xid(119)
     world.round()
