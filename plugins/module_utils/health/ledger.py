@@ -27,9 +27,9 @@ class Ledger:
     """A state, and the look that is added to it. Whoever reads the look tells it what is so; end() then clears what has
     been proved to have ended, and closed() is the state afterwards.
 
-    seen:      keys of what was found in this look, which does not end by it.
+    seen:         keys of what was found in this look, which does not end by it.
     asked, reset: of the state, where that is of this boot.
-    answering: GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
+    answering:    GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
     """
 
     def __init__(self, state: State, look: Look, policy: HealthPolicy, now: float) -> None:
