@@ -9,7 +9,9 @@ from ..core.errors import GpuOpsError
 from .client import ApiError, Client
 from .labels import NodeChange, NodePolicy, plan_node_change
 
-ATTEMPTS = 5
+# A node that has just joined is written to by its kubelet and half a dozen controllers at once: with a slow API server
+# each look is followed by another's write
+MOST_WRITES = 30
 CONFLICT = 409
 
 
@@ -48,7 +50,7 @@ def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, u
            which is refused where another writer came after the look.
     """
     tried: Optional[NodeChange] = None
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MOST_WRITES):
         node = seen if seen and not attempt else read_node(cluster, name, uid)
         if node is not seen:
             proof()
@@ -61,7 +63,7 @@ def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, u
             if change.patch:
                 cluster.patch(path_of(name), change.patch, dry_run)
         except ApiError as error:
-            if error.status != CONFLICT or attempt == ATTEMPTS - 1:
+            if error.status != CONFLICT or attempt == MOST_WRITES - 1:
                 raise
             tried = change
             continue

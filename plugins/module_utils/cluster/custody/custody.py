@@ -44,7 +44,7 @@ from ..drain.carrying_out import for_anybody
 from ..drain.observation import state_of
 from ..drain.preview import silent_refusal
 from ..labels import NodePolicy, plan_node_change, snapshot
-from ..node_changes import change_node, path_of, read_node
+from ..node_changes import MOST_WRITES, change_node, path_of, read_node
 from ..nodes import is_ready
 from ..observation import components_leaving, wait_for_components_gone
 from . import claims as says
@@ -54,8 +54,6 @@ from .holding import CONFLICT, PAUSE_SECONDS, Holding, Tell, Waiting
 from .leases import name_of
 from .run import Run
 
-# Requests to bring a Node to what a run says of it; each is refused where another writer came first
-MOST_APPLIES = 30
 # Of a run whose node another one has, or may have
 LOST = "cluster.custody_lost"
 # Beyond what the drain and the components may take
@@ -381,7 +379,7 @@ class Custody:
                  read: Callable[[], Any]) -> Any:
         """The same of any object; None where it is gone. read: it again, and proves the Lease then."""
         called = ""
-        for _attempt in range(MOST_APPLIES):
+        for _attempt in range(MOST_WRITES):
             step = None if item is None else following(item)
             if step is None:
                 return item
@@ -399,7 +397,7 @@ class Custody:
         raise GpuOpsError(
             "cluster.node_contended",
             found="%s was changed by others each of the %d times that run %s wrote to it" % (
-                called, MOST_APPLIES, self._run.identity),
+                called, MOST_WRITES, self._run.identity),
             wanted="a Node, and its Machine, that stay as they are between reading and writing",
             remedy="see who writes to it: kubectl get %s --show-managed-fields --output yaml, with `--namespace` where "
             "it has one" % called)
