@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The command gpuops on hosts: what it plans and does is what a controller plans and does, and needs none.
 
-Two hosts alike: `site` installs the one; the other has the agent and nothing else, and boots. Its kubelet is a unit
-that only says that it runs: what is shown is when it may start.
+Two hosts alike: `site` installs the one; the other has a kubelet, the agent and nothing else, and boots: as a node that
+an autoscaler has made. No controller has a part in it.
 """
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import pytest
@@ -22,29 +23,37 @@ from gpulab.topology import parse
 ASKED, BORN = "asked", "born"
 AGENT = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_agent"}}]
 POLICY = {"node_agent_state": "present", "node_agent_boot": "hold", "gpu_validation_expected_gpus": 2,
-          "gpu_settings_gpus": [{"match": ["all"], "power_limit": 150}]}
+          "gpu_settings_gpus": [{"match": ["all"], "power_limit": 150}], "gpu_cluster_kubeconfig": ""}
 UNIT = "gpuops-nvidia-boot.service"
 BOOT_SECONDS = 600
-KUBELET = """[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/true
-[Install]
-WantedBy=multi-user.target
-"""
+NODE_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab = new_lab("agent")
-    lab.up(parse({"name": "agent", "control_plane": False,
-                  "hosts": [{"name": name, "board": "a30", "gpus": 2} for name in (ASKED, BORN)]}, "test_agent.py"))
+    lab.up(parse({"name": "agent", "control_plane": True, "hosts": [
+        {"name": name, "board": "a30", "gpus": 2, "join": name == BORN} for name in (ASKED, BORN)]}, "test_agent.py"))
     fleet = Fleet(lab, tmp_path_factory.mktemp("agent"))
-    assert fleet.tasks(BORN, [
-        {"ansible.builtin.copy": {"content": KUBELET, "dest": "/etc/systemd/system/kubelet.service"}},
-        {"ansible.builtin.command": "systemctl enable --no-reload kubelet.service"}]).code == 0
+    forget_node(fleet)
     yield fleet
     lab.down()
+
+
+def forget_node(fleet: Fleet) -> None:
+    """The cluster knows nothing of it until its kubelet starts."""
+    fleet.say(BORN, "systemctl", "stop", "kubelet")
+    fleet.lab.kubectl(["delete", "node", BORN, "--ignore-not-found"])
+
+
+def nodes(fleet: Fleet) -> Dict[str, Dict[str, Any]]:
+    listed = json.loads(fleet.lab.kubectl(["get", "nodes", "-o", "json"]).stdout)["items"]
+    return {node["metadata"]["name"]: node for node in listed}
+
+
+def is_ready(found: Dict[str, Dict[str, Any]]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True"
+               for node in found.values() for each in node["status"].get("conditions", []))
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +137,15 @@ def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: F
     assert fleet.kept(BORN)["packages"] == fleet.kept(ASKED)["packages"]
 
 
+def test_it_joins_its_cluster_then_and_takes_pods(fleet: Fleet) -> None:
+    found, ready = wait_for(lambda: nodes(fleet), is_ready, NODE_SECONDS, 1)
+    assert ready and list(found) == [BORN], found
+    made = datetime.fromisoformat(found[BORN]["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
+    validated = json.loads(fleet.say(BORN, "cat", "/run/gpuops/boot.json"))
+    assert validated["state"] == "validated" and made >= int(validated["until"])
+    assert not found[BORN]["spec"].get("unschedulable") and not found[BORN]["spec"].get("taints")
+
+
 def test_what_it_installed_needs_nothing_more_of_either(fleet: Fleet) -> None:
     code, told = gpuops(fleet, "plan")
     assert code == 0 and told["converged"] and told["plan"]["steps"] == []
@@ -183,9 +201,11 @@ def test_a_host_whose_packages_cannot_be_had_starts_no_kubelet(fleet: Fleet) -> 
     # Asked for again for twenty seconds, and then given up
     assert fleet.tasks(BORN, AGENT, **{
         **POLICY, "gpu_driver_repository_url": nowhere, "node_agent_boot_timeout": 320}).code == 0
+    forget_node(fleet)
     told = booted(fleet)
     assert (told["unit"], told["state"]) == ("failed", "failed")
     assert told["kubelet"] != "active" and nowhere in told["reason"]
+    assert nodes(fleet) == {}
 
 
 @pytest.mark.variation
