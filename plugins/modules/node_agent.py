@@ -59,6 +59,14 @@ options:
         C(gpuops_health.prom). Empty is none.
     type: str
     default: ""
+  problem_detector:
+    description:
+      - Whether the host has what a node-problem-detector needs to tell the cluster of its GPUs, wherever that runs. It
+        is a plugin, C(/usr/local/lib/gpuops/health-condition), and a configuration for each condition in
+        C(/etc/gpuops/node-problem-detector). C(docs/health.md) shows the detector for both.
+      - Nothing is started. Take these files from the command line of a detector before they go.
+    type: bool
+    default: false
   policy:
     description:
       - What the host is to be, as the options of M(gpuops.nvidia.gpu_plan), with C(validation) for the check of it.

@@ -16,7 +16,7 @@ from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
 from ..health import state as health
-from . import boot
+from . import boot, detector
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
 
 # For root alone
@@ -27,8 +27,9 @@ UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/syste
 # What the policy's file is called in a plan, which tells nothing of it
 A_POLICY = "(a policy)\n"
 
-# In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there
-_ORDER = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
+# In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there; and what has
+# made a directory goes last of what lies in it
+_ORDER = (boot.DROP_IN, boot.UNIT_FILE, *detector.FILES, POLICY_FILE)
 
 _COMMAND = '''import sys
 
@@ -56,6 +57,7 @@ class Observation:
     is_current: whether it is the one that is wanted, and root's alone.
     text:       of the command, None without one.
     units:      {path: text} of the unit's files, None for one that is not there.
+    detector:   the same of the files for node-problem-detector.
     enabled:    whether a boot starts the unit.
     others:     {unit that starts pods: whether the host has it}.
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
@@ -71,6 +73,7 @@ class Observation:
     is_current: bool = False
     text: Optional[str] = None
     units: Mapping[str, Optional[str]] = field(default_factory=dict)
+    detector: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     held: bool = False
@@ -110,12 +113,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         is_current=text == policy.text and host.mode(POLICY_FILE) == POLICY_MODE,
         text=host.read(policy.command),
         units={path: host.read(path) for path in boot.FILES},
+        detector={path: host.read(path) for path in detector.files(policy.problem_detector)},
         enabled=enabled,
         held=held,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
                 for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore
-                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)),
+                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES,
+                                              *detector.files(policy.problem_detector))),
     )
 
 

@@ -14,7 +14,7 @@ from ..core.facts import HostFacts
 from ..core.plan import Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step
-from . import boot
+from . import boot, detector
 from .observation import A_POLICY, DIRECTORY, Observation
 from .policy import NAME, POLICY_FILE, Policy
 
@@ -53,6 +53,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     steps += unit_steps(
         NAME, boot.UNIT, boot.files(policy.boot, policy.command, policy.boot_timeout), observation.units,
         observation.enabled, "A host that boots is as its policy has it before it takes pods.", "the kubelet")
+    steps += detector.steps(policy.problem_detector, observation.detector)
     steps += observation.restore
     if boot.DROP_IN in observation.units and observation.units[boot.DROP_IN] is not None and policy.boot != boot.HOLD:
         steps += _reloading(observation, steps)

@@ -30,10 +30,11 @@ ARGUMENTS: Dict[str, Any] = {
     "boot_timeout": {"type": "int", "default": 900},
     "health": {"type": "dict", "default": {}},
     "health_metrics_directory": {"type": "str", "default": ""},
+    "problem_detector": {"type": "bool", "default": False},
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory")
+KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory", "problem_detector")
 NAME = "agent"
 
 
@@ -41,17 +42,19 @@ NAME = "agent"
 class Policy:
     """What is wanted of the agent.
 
-    state:        present, or absent, which takes it away with all that it has brought.
-    command:      path of the command.
-    boot:         one of boot.MODES.
-    boot_timeout: seconds that the unit may take.
-    text:         of the policy's file.
+    state:            present, or absent, which takes it away with all that it has brought.
+    command:          path of the command.
+    boot:             one of boot.MODES.
+    boot_timeout:     seconds that the unit may take.
+    problem_detector: whether the host has what node-problem-detector needs.
+    text:             of the policy's file.
     """
 
     state: str = "present"
     command: str = "/usr/local/sbin/gpuops"
     boot: str = NONE
     boot_timeout: int = 900
+    problem_detector: bool = False
     text: str = field(default="", repr=False)
 
 
@@ -76,7 +79,7 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             option="boot_timeout",
         )
     return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],
-                  text_of(_options(parameters["policy"]), parameters))
+                  parameters["problem_detector"], text_of(_options(parameters["policy"]), parameters))
 
 
 def _options(given: str) -> Dict[str, Any]:

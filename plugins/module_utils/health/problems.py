@@ -5,7 +5,10 @@
 Contract of a custom plugin (kubernetes/node-problem-detector v1.34.0, pkg/custompluginmonitor): exit code 0 is no
 problem, 1 a problem, any other unknown; the first so many bytes of what it prints are the condition's message. Two
 rules of one condition overwrite each other, so there is one. What it starts with would call every node well before
-anything was read, so that is skipped. A plugin that is not there ends the program when it starts.
+anything was read, so that is skipped; but the first answer of any rule sends all conditions of its configuration, and
+the next round of a configuration begins when all its rules have ended. So each condition has a configuration of its
+own: none is called well, and none stands still, for another's sake. A plugin that is not there ends the program when
+it starts.
 
 The plugin runs every ten seconds, three at once, perhaps in an image without Python: it is a shell's own words alone,
 starts no program, and reads one small file. Time is the kernel's since the boot, which nobody sets.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Tuple
 
+from ..core.steps import MANAGED
 from .catalogue import PENDING, SICK, WARNING
 from .model import DECISIVE
 
@@ -31,25 +35,26 @@ CONDITIONS: Dict[str, Tuple[str, str, str, str]] = {
 }
 
 
-def configuration(plugin: str = PLUGIN) -> Dict[str, Any]:
-    """The file that node-problem-detector is given by --config.custom-plugin-monitor."""
-    return {
+def configurations(plugin: str = PLUGIN) -> Dict[str, Dict[str, Any]]:
+    """{condition: the file that node-problem-detector is given for it by --config.custom-plugin-monitor}."""
+    return {name: {
+        # The detector passes over what it does not know
+        "managed": MANAGED,
         "plugin": "custom",
         "pluginConfig": {
             "invoke_interval": "10s",
             "timeout": "2s",
             "max_output_length": MOST_BYTES,
-            "concurrency": len(CONDITIONS),
+            "concurrency": 1,
             "enable_message_change_based_condition_update": True,
             "skip_initial_status": True,
         },
         "source": SOURCE,
         "metricsReporting": True,
-        "conditions": [{"type": name, "reason": reason, "message": message}
-                       for name, (_kind, _problem, reason, message) in CONDITIONS.items()],
+        "conditions": [{"type": name, "reason": reason, "message": message}],
         "rules": [{"type": "permanent", "condition": name, "reason": problem, "path": plugin, "args": [name],
-                   "timeout": "2s"} for name, (_kind, problem, _reason, _message) in CONDITIONS.items()],
-    }
+                   "timeout": "2s"}],
+    } for name, (_kind, problem, reason, message) in CONDITIONS.items()}
 
 
 def conditions_text(data: Mapping[str, Any], boot: str, uptime: float, stale_seconds: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import world
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import boot, detector
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import A_POLICY, Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE, Policy
@@ -38,16 +38,18 @@ class World(world.World):
         enabled = self.unit(boot.UNIT).enabled
         held = boot.DROP_IN in self.files and not self.unit(boot.KUBELET).active
         if policy.state == "absent":
-            order = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
+            order = (boot.DROP_IN, boot.UNIT_FILE, *detector.FILES, POLICY_FILE)
             return Observation(archives=tuple(self.archives), enabled=enabled, held=held, restore=tuple(
                 sorted(restore, key=lambda step: order.index(step.subject) if step.subject in order else len(order))))
         return Observation(
             code=self.code, python="/usr/bin/python3", archives=tuple(self.archives),
             is_whole=self.code in self.archives, has_policy=POLICY_FILE in self.files,
             is_current=self.files.get(POLICY_FILE) == policy.text, text=self.files.get(policy.command),
-            units=self.state(boot.FILES), enabled=enabled, held=held,
+            units=self.state(boot.FILES), detector=self.state(detector.files(policy.problem_detector)),
+            enabled=enabled, held=held,
             others={unit: self.unit(unit).known for unit in boot.UNITS},
-            restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)))
+            restore=tuple(step for step in restore if step.subject not in (
+                policy.command, POLICY_FILE, *boot.FILES, *detector.files(policy.problem_detector))))
 
     def suppose(self, policy: Policy) -> None:
         self.wanted = policy.text

@@ -17,6 +17,7 @@ import gpu_hosts
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import (
@@ -30,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.problems import CONDITIONS, PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
 
 COMMAND = str(ARGUMENTS["command"]["default"])
@@ -109,6 +111,27 @@ def test_what_was_found_of_the_hosts_health_goes_with_it(host: Host, archive: Pa
     run(host, state="absent").apply()
     assert not any(map(host.exists, (health.KEPT, health.PUBLIC)))
     assert run(host, state="absent").apply().applied == []
+
+
+def test_what_node_problem_detector_needs_comes_and_goes(host: Host, archive: Path) -> None:
+    run(host, problem_detector=True).apply()
+    names = [json.loads(str(host.read(path)))["conditions"][0]["type"] for path in detector.FILES if path != PLUGIN]
+    assert sorted(names) == sorted(CONDITIONS)
+    assert [host.mode(path) for path in detector.FILES] == [
+        0o755 if path == PLUGIN else 0o644 for path in detector.FILES]
+    assert run(host, problem_detector=True).apply().applied == []
+    run(host).apply()
+    assert not any(map(host.exists, (*detector.FILES, detector.DIRECTORY, os.path.dirname(PLUGIN))))
+    run(host, problem_detector=True).apply()
+    run(host, state="absent").apply()
+    assert ours(host) == [] and not host.exists("/etc/gpuops")
+
+
+def test_what_a_pod_mounts_for_the_detector_holds_nothing_else(host: Host, archive: Path) -> None:
+    run(host, problem_detector=True).apply()
+    for directory in (detector.DIRECTORY, os.path.dirname(PLUGIN)):
+        assert ["%s/%s" % (directory, name) for name in host.list(directory)] == [
+            path for path in detector.FILES if os.path.dirname(path) == directory]
 
 
 def test_the_policy_is_in_its_file_alone(host: Host, archive: Path) -> None:
