@@ -24,7 +24,8 @@ BESIDE_SECONDS = 5400
 PROGRAMS = ("tests/unit/monitoring/test_promtool.py", "tests/unit/monitoring/test_prometheus.py",
             "tests/unit/monitoring/test_exporter_page.py", "tests/unit/cluster/components/test_carrying_out.py",
             "tests/unit/cluster/custody/test_disturbed.py", "tests/unit/cluster/test_beside_charts.py",
-            "tests/unit/cluster/test_budget.py", "tests/unit/core/test_injected.py",
+            "tests/unit/cluster/test_budget.py", "tests/unit/cluster/test_own_node.py",
+            "tests/unit/core/test_injected.py",
             "tests/unit/driver/test_migration.py", "tests/unit/driver/test_precompiled.py",
             "tests/unit/driver/test_runfile.py", "tests/unit/driver/test_way_back.py", "tests/unit/packages",
             "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py")

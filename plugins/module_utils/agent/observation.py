@@ -16,8 +16,8 @@ from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
 from ..health import state as health
-from . import boot, detector
-from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
+from . import boot, detector, telling
+from .policy import NAME, POLICY_FILE, POLICY_MODE, SILENT, Policy
 
 # For root alone
 DIRECTORY = "/var/lib/gpuops/agent"
@@ -61,6 +61,7 @@ class Observation:
     enabled:    whether a boot starts the unit.
     others:     {unit that starts pods: whether the host has it}.
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
+    told:       the Node of which the host has said something that is to be taken back, '' none.
     health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
@@ -77,6 +78,7 @@ class Observation:
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     held: bool = False
+    told: str = ""
     health: bool = False
     restore: Tuple[Step, ...] = ()
 
@@ -95,8 +97,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
+    told = ""
+    if policy.state == "absent" or policy.node_condition == SILENT:
+        told = (telling.said_before(host) or {}).get("node", "")
     if policy.state == "absent":
         return Observation(
+            told=told,
             archives=there, enabled=enabled, held=held,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
@@ -116,6 +122,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         detector={path: host.read(path) for path in detector.files(policy.problem_detector)},
         enabled=enabled,
         held=held,
+        told=told,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
                 for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore

@@ -12,9 +12,10 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..agent import boot as boot_unit
+from ..agent import telling
+from ..agent.policy import CORDON, KUBECONFIG, POLICY_FILE, SILENT, options_in
 from ..agent.policy import NAME as AGENT
-from ..agent.policy import POLICY_FILE, options_in
-from ..core import kept
+from ..core import boot_record, kept
 from ..core.applying import apply_held
 from ..core.capability import Capability, Run, StepBegins, untold
 from ..core.errors import GpuOpsError
@@ -49,7 +50,6 @@ from ..registry import (
 )
 from ..validation.on_host import validate_host
 from ..writing import boards_of
-from . import boot_record
 
 VALIDATION = "validation"
 # The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
@@ -124,6 +124,22 @@ def _told(state: State) -> Dict[str, Any]:
     return {"changed": False, **summary(state), "history": [finding.to_dict() for finding in state.history]}
 
 
+def node(
+    host: Host, options: Options, kubeconfig: str = "", name: str = "", in_passing: bool = False
+) -> Dict[str, Any]:
+    """Tell of the host's GPUs on its own Node, as telling.tell() does, where the policy says so.
+
+    kubeconfig: another one than the policy's. in_passing: as there.
+    """
+    require_root(host)
+    own = options.get(AGENT) or {}
+    mode = own.get("node_condition") or SILENT
+    if mode == SILENT:
+        return {"changed": False}
+    return telling.tell(host, kubeconfig or own.get("kubeconfig") or KUBECONFIG, _of_health(options)[0].stale_seconds,
+                        mode == CORDON, name, in_passing)
+
+
 def boot(
     host: Host, path: str, timeout: int, retry_seconds: float, step_begins: StepBegins = untold,
     tell: Callable[[str], None] = lambda _line: None
@@ -142,9 +158,26 @@ def boot(
         state, result = _booted(host, policy(host, path), timeout, again, step_begins)
     except BaseException as error:
         boot_record.end(host, starts, boot_record.FAILED, str(error) or type(error).__name__)
+        if isinstance(error, Exception):
+            _tell_of_boot(host, path, tell)
         raise
     boot_record.end(host, starts, state, "")
+    _tell_of_boot(host, path, tell, looks=True)
     return dict(result, state=state)
+
+
+def _tell_of_boot(host: Host, path: str, tell: Callable[[str], None], looks: bool = False) -> None:
+    """Where no kubelet runs nobody else tells the cluster why. looks: whether the host is first looked at, as nobody
+    has since the boot. A host that cannot tell is what it is all the same."""
+    try:
+        options = policy(host, path)
+        if ((options.get(AGENT) or {}).get("node_condition") or SILENT) == SILENT:
+            return
+        if looks:
+            health(host, options)
+        node(host, options)
+    except GpuOpsError as error:
+        tell("the cluster was not told: %s" % hidden(error.found))
 
 
 class _Again(NamedTuple):

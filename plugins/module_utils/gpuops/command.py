@@ -109,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
                           help="how thoroughly to compute on each GPU (default: what the policy says)")
     _add(acts_known, "health", "look at the GPUs' health, and tell what was found and what mends it", _health,
          text.health)
+    node = _add(acts_known, "node", "tell the cluster of this host's GPUs on its own Node, as the policy has it", _node,
+                text.node)
+    node.add_argument("--kubeconfig", metavar="FILE", default="",
+                      help="with the node's credential (default: what the policy says)")
+    node.add_argument("--name", metavar="NODE", default="",
+                      help="of the Node (default: what the credential says, else the host's)")
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
@@ -171,6 +177,10 @@ def _validate(host: Host, options: Mapping[str, Any], asked: argparse.Namespace)
 
 def _health(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
     return acts.health(host, options)
+
+
+def _node(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.node(host, options, asked.kubeconfig, asked.name)
 
 
 def _release(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:

@@ -15,7 +15,7 @@ starts no program, and reads one small file. Time is the kernel's since the boot
 """
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from ..core.steps import MANAGED
 from .catalogue import PENDING, SICK, WARNING
@@ -63,28 +63,35 @@ def conditions_text(data: Mapping[str, Any], boot: str, uptime: float, stale_sec
     data: the summary. uptime: now, in seconds since the boot.
     """
     lines = ["%s %s %d" % (_FORMAT, boot or "-", uptime + stale_seconds)]
-    for name, (kind, _problem, _reason, message) in CONDITIONS.items():
-        found = [each for each in data["findings"] if each["kind"] == kind]
-        unknown = [each for each in data["unknown"] if each["what"] in DECISIVE]
-        if found:
-            lines.append(_line(name, PROBLEM, "; ".join(_told(each) for each in found)))
-        elif unknown or not data["looked"]:
-            lines.append(_line(name, UNKNOWN, "unknown: %s" % (
-                "; ".join(each["text"] for each in unknown) or "not looked at yet")))
-        else:
-            lines.append(_line(name, WELL, message))
+    lines += ["%s %d %s" % (name, code, message) for name, (code, message) in judged(data).items()]
     # A file that was cut short has no such line
     return "\n".join([*lines, "end"]) + "\n"
+
+
+def judged(data: Mapping[str, Any]) -> Dict[str, Tuple[int, str]]:
+    """{condition: (WELL, PROBLEM or UNKNOWN, its message)} of a summary."""
+    found = {}
+    for name, (kind, _problem, _reason, message) in CONDITIONS.items():
+        findings = [each for each in data["findings"] if each["kind"] == kind]
+        unknown = [each for each in data["unknown"] if each["what"] in DECISIVE]
+        if findings:
+            found[name] = PROBLEM, plain("; ".join(_told(each) for each in findings))
+        elif unknown or not data["looked"]:
+            found[name] = UNKNOWN, plain("unknown: %s" % (
+                "; ".join(each["text"] for each in unknown) or "not looked at yet"))
+        else:
+            found[name] = WELL, message
+    return found
+
+
+def plain(message: str) -> str:
+    """A message as a condition may have it: one line of ASCII, and no longer than that."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in message)[:MOST_BYTES]
 
 
 def _told(finding: Mapping[str, Any]) -> str:
     todo = finding["to_do"] or ("compute on it (%s)" % finding["check"] if finding["check"] else "")
     return "%s: %s, %s%s" % (finding["named"], finding["code"], finding["text"], " -> %s" % todo if todo else "")
-
-
-def _line(name: str, code: int, message: str) -> str:
-    plain: List[str] = [letter if " " <= letter <= "~" else "?" for letter in message]
-    return "%s %d %s" % (name, code, "".join(plain)[:MOST_BYTES])
 
 
 def plugin_text(conditions: str) -> str:

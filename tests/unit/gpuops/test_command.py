@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import registry
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
@@ -20,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import REC
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
-from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, boot_record, command
+from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, command
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
