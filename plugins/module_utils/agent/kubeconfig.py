@@ -19,7 +19,7 @@ _OF_NODE = "system:node:"
 _COMMON_NAME = re.compile(rb"\x06\x03\x55\x04\x03[\x0c\x13\x14\x16](.)", re.DOTALL)
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s*(.*?)-----END CERTIFICATE-----", re.DOTALL)
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'#\[\]{},&*!|>%@`-][^:#]*?|-[^\s:#][^:#]*?)\s*:(?:\s+(.*))?$""")
-_EMPTY = {"": None, "~": None, "null": None, "{}": {}, "[]": []}
+_EMPTY: Dict[str, Any] = {"": None, "~": None, "null": None, "{}": {}, "[]": []}
 
 
 class Unreadable(ValueError):

@@ -15,14 +15,10 @@ import os
 import sys
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
-from ansible.module_utils.common.parameters import remove_values
-
 from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.host import Host
-from ..core.plan import Disruption, Step, readable
-from ..core.secrets import masked, passwords
-from ..registry import secrets_of
+from ..core.plan import Disruption, Step
 from ..validation.compute.levels import NAMES
 from . import acts, text
 
@@ -52,17 +48,8 @@ def main(words: Sequence[str], host: Optional[Host] = None) -> int:
         # It has read the policy by itself, and told of it what was wrong
         with contextlib.suppress(GpuOpsError):
             options = acts.policy(host, asked.policy)
-    _say(_shown(result, options), asked, code)
+    _say(acts.shown(result, options, bool(result.get("failed"))), asked, code)
     return code
-
-
-def _shown(result: Result, options: Mapping[str, Any]) -> Result:
-    """As a module shows its result: without what is secret of the policy."""
-    secrets = list(secrets_of(options))
-    if result.get("failed"):
-        secrets += passwords(options)
-    shown: Result = remove_values(readable(masked(result, options)), [word for word in secrets if word])
-    return shown
 
 
 def _say(result: Result, asked: argparse.Namespace, code: int) -> None:

@@ -17,7 +17,7 @@ import gpu_hosts
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import (
@@ -134,6 +134,38 @@ def test_what_a_pod_mounts_for_the_detector_holds_nothing_else(host: Host, archi
             path for path in detector.FILES if os.path.dirname(path) == directory]
 
 
+def test_what_a_host_has_said_of_itself_is_taken_back(
+    host: Host, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is to say nothing any more, and when it goes; an API server that does not answer is asked again."""
+    asked: List[str] = []
+
+    def take_back(there: Host) -> None:
+        asked.append("asked")
+        if len(asked) == 1:
+            raise GpuOpsError("agent.of_a_test", "no answer", "one", "see")
+        there.remove(telling.SAID)
+
+    monkeypatch.setattr(telling, "take_back", take_back)
+    for options in ({}, {"state": "absent"}):
+        run(host, node_condition="cordon").apply()
+        host.write(telling.SAID, json.dumps({"schema": 1, "node": "gpu-1", "kubeconfig": "/etc/k"}))
+        assert run(host, node_condition="cordon").apply().applied == []
+        if not asked:
+            with pytest.raises(GpuOpsError):
+                run(host, **options).apply()
+        assert "agent/agent.untell/gpu-1" in run(host, **options).apply().applied
+        assert run(host, **options).apply().applied == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_note_of_what_was_said_that_is_not_whole_is_cleared_away(host: Host, archive: Path, text: str) -> None:
+    run(host).apply()
+    host.write(telling.SAID, text)
+    assert run(host).apply().applied == ["agent/agent.untell/?"]
+    assert not host.exists(telling.SAID)
+
+
 def test_the_policy_is_in_its_file_alone(host: Host, archive: Path) -> None:
     told = json.dumps(run(host).preview().plan.to_dict()) + json.dumps(run(host).preview().plan.diff())
     told += json.dumps(run(host).apply().plan.to_dict())
@@ -247,7 +279,9 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 
 @pytest.mark.parametrize("options, code", [
     ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
-    ({"boot_timeout": 0}, "agent.boot_without_time"), ({"health": {"rounds": 0}}, "health.policy_not_understood")])
+    ({"boot_timeout": 0}, "agent.boot_without_time"),
+    ({"problem_detector": True, "node_condition": "condition"}, "agent.told_twice"),
+    ({"health": {"rounds": 0}}, "health.policy_not_understood")])
 def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
         policy_of(given(**options))

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.node import (
     HEARTBEAT_SECONDS,
     Report,
@@ -25,6 +27,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels impor
     cordoned_by,
     cordoned_by_its_host,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.times import written
 
 NOW, STALE, BOOT = 1_000_000.0, 300.0, "this-boot"
@@ -110,6 +114,17 @@ def test_a_boot_that_has_failed_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize("state", ["working", "validated", "no_gpus", "late"])
 def test_a_boot_that_has_not_failed_says_nothing(state: str) -> None:
     assert report(summary(), {"state": state, "reason": ""}) == WELL
+
+
+@pytest.mark.parametrize("unit, wanted", [
+    ("activating", False), ("deactivating", True), ("failed", True), ("inactive", False)])
+def test_a_boot_whose_time_was_over_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, wanted: bool
+) -> None:
+    monkeypatch.setattr(Host, "unit", lambda _host, _name: {"ActiveState": unit})
+    host = Host(str(tmp_path))
+    boot_record.begin(host)
+    assert ("its time may be over" in report_of(None, BOOT, telling._of_boot(host), NOW, STALE).why) is wanted
 
 
 # conditions
