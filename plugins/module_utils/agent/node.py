@@ -67,11 +67,14 @@ class Report:
 def report_of(data: Any, boot: str, of_boot: Mapping[str, Any], now: float, stale_seconds: float) -> Report:
     """data: the summary of the host's health, None without one. boot: id of this boot. of_boot: what became of it.
     now: seconds since the epoch."""
-    trouble = _trouble(data, boot, now, stale_seconds)
-    found = dict.fromkeys(CONDITIONS, (UNKNOWN, trouble)) if trouble else judged(data)
+    try:
+        trouble = _trouble(data, boot, now, stale_seconds)
+        found = dict.fromkeys(CONDITIONS, (UNKNOWN, trouble)) if trouble else judged(data)
+        sick = {str(each["key"]) for each in ([] if trouble else data["findings"]) if each["kind"] == SICK}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        found, sick = dict.fromkeys(CONDITIONS, (UNKNOWN, "the host's health cannot be understood")), set()
     conditions = {name: Condition(_STATUSES[code], _reason(name, code), message)
                   for name, (code, message) in found.items()}
-    sick = {str(each["key"]) for each in ([] if trouble else data["findings"]) if each["kind"] == SICK}
     failed = _of_boot(of_boot)
     if failed:
         message = "%s; %s" % (failed, found[_OF_SICK][1]) if sick else failed

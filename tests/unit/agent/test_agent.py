@@ -15,6 +15,8 @@ from typing import Any, Dict, List
 
 import gpu_hosts
 import pytest
+import yaml
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling
@@ -34,6 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.problems import CONDITIONS, PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
 
+DOCS = REPOSITORY / "docs"
 COMMAND = str(ARGUMENTS["command"]["default"])
 SECRET = "hunter2hunter2"
 POLICY = {"driver": {"repository_url": "https://user:%s@mirror.example" % SECRET, "version": "580"},
@@ -132,6 +135,20 @@ def test_what_a_pod_mounts_for_the_detector_holds_nothing_else(host: Host, archi
     for directory in (detector.DIRECTORY, os.path.dirname(PLUGIN)):
         assert ["%s/%s" % (directory, name) for name in host.list(directory)] == [
             path for path in detector.FILES if os.path.dirname(path) == directory]
+
+
+def test_the_pages_start_a_detector_with_what_a_host_has() -> None:
+    """In a pod, every directory is there under its own name, and can only be read."""
+    *_others, daemon_set = yaml.safe_load_all((DOCS / "node-problem-detector.yaml").read_text())
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    flags = ["--config.custom-plugin-monitor=" + path for path in detector.FILES if path != PLUGIN]
+    assert set(flags) <= set(container["command"])
+    assert all(flag in (DOCS / "health.md").read_text() for flag in flags)
+    paths = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert sorted(mounts) == sorted({os.path.dirname(path) for path in (*detector.FILES, health.CONDITIONS)})
+    assert all(paths[each["name"]] == path and each["readOnly"] for path, each in mounts.items())
 
 
 def test_what_a_host_has_said_of_itself_is_taken_back(

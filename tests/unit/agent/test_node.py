@@ -18,7 +18,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.node import (
     status_patch,
     status_without,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.claims import cordoned_by_others
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import _of_others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     HEALTH_CORDON,
     HEALTH_FINDINGS,
@@ -88,6 +90,8 @@ def claimed(by: Report, cordoned: bool = True, **more: Any) -> Dict[str, Any]:
     (summary(unknown=["nvml"]), ["Unknown"] * 3),
     (summary(finding(), unknown=["nvml"]), ["True", "Unknown", "Unknown"]),
     (summary(unknown=["kernel_log_gap"]), ["False"] * 3),
+    ({"schema": 1}, ["Unknown"] * 3), (dict(summary(), findings=7), ["Unknown"] * 3),
+    (dict(summary(), looked="x"), ["Unknown"] * 3), (dict(summary(), findings=[{}]), ["Unknown"] * 3),
     (None, ["Unknown"] * 3), ([], ["Unknown"] * 3), ({"schema": 2}, ["Unknown"] * 3),
     (summary(finding(), looked=NOW - STALE - 1), ["Unknown"] * 3), (summary(looked=NOW + 3600), ["Unknown"] * 3),
     (summary(finding(), boot="another"), ["Unknown"] * 3), (summary(looked=0), ["Unknown"] * 3)])
@@ -241,3 +245,7 @@ def test_runs_of_the_controller_see_a_cordon_of_others_with_its_reason() -> None
     assert "fallen off the bus" in cordoned_by_its_host(there)
     assert cordoned_by_its_host(node(cordoned=True, fields=[entry("kubectl-cordon", "Update")])) == ""
     assert cordoned_by_its_host(claimed(SICK, cordoned=False)) == ""
+    state = node_state(there, NodeReading(marks=lambda _node: ()), ["gpu-1"])
+    assert state is not None and state.cordoned_by.startswith("its own host (GPU 0000:3b:00.0")
+    (note,) = _of_others(there)
+    assert "cordoned by gpuops-health, and stays so: GPU 0000:3b:00.0" in note
