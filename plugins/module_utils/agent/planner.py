@@ -103,8 +103,8 @@ def _removal(observation: Observation, holds: bool) -> List[Step]:
         # It reads in the policy where else something is told of it
         steps.insert(0, Step(NAME, FORGET, "health", "Nobody looks at it any more.",
                              change={"before": {"findings": "kept"}, "after": {"findings": None}}))
-    # Its credential is of the host, and not of what goes
-    steps[:0] = _untelling(observation)
+    # Once nothing is there that would tell it again
+    steps += _untelling(observation)
     if holds:
         steps += _reloading(observation, steps)
     if observation.archives:
