@@ -148,7 +148,7 @@ class Api:
             "agent.kubeconfig_unusable",
             found=found,
             wanted="a kubeconfig with the node's credential: a certificate or a token, in it or in files",
-            remedy="name another one (variable `node_agent_kubeconfig`, or --kubeconfig); `kubectl config view "
+            remedy="name another one with `kubeconfig` (on the host: --kubeconfig); `kubectl config view "
                    "--kubeconfig FILE --raw --minify --output json` writes one in a form that is always read",
             option="kubeconfig",
         )

@@ -91,7 +91,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             "agent.told_twice",
             found="`problem_detector` beside `node_condition: %s`" % parameters["node_condition"],
             wanted="one who writes the conditions of the Node",
-            remedy="leave one of them out: with both, each would write over what the other has said",
+            remedy="leave `problem_detector` or `node_condition` out: with both, each would write over what the other "
+                   "has said",
             option="node_condition",
         )
     return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],

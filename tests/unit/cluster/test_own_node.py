@@ -104,6 +104,7 @@ def bed(server: RealApi, tmp_path: Path) -> Bed:
 def test_a_sick_host_is_seen_and_cordoned_and_comes_back(bed: Bed) -> None:
     """With nothing but what a kubelet has on its disk, and without touching a taint."""
     before = bed.taints
+    assert before == ["node.kubernetes.io/not-ready"], "of the server, and of no field manager"
     assert bed.tells()["changed"] and bed.conditions == {"Ready": "True", **dict.fromkeys(NAMES, "False")}
     assert not bed.is_cordoned
     told = bed.tells(SICK)
