@@ -59,6 +59,31 @@ options:
         C(gpuops_health.prom). Empty is none.
     type: str
     default: ""
+  problem_detector:
+    description:
+      - Whether the host has what a node-problem-detector needs to tell the cluster of its GPUs, wherever that runs. It
+        is a plugin, C(/usr/local/lib/gpuops/health-condition), and a configuration for each condition in
+        C(/etc/gpuops/node-problem-detector). C(docs/health.md) shows the detector for both.
+      - Nothing is started. Take these files from the command line of a detector before they go.
+    type: bool
+    default: false
+  node_condition:
+    description:
+      - Whether the host tells of its GPUs on its own Node by itself, with the kubelet's credential and without a
+        node-problem-detector. C(gpuops node) does, C(gpuops boot) at its end, and whoever watches the host's health.
+      - V(condition) has it tell the conditions C(GpuSick), C(GpuResetPending) and C(GpuWarning). A boot that has failed
+        is C(GpuSick) with its reason.
+      - V(cordon) has it cordon its node too while a GPU is sick or its boot has failed, with the reason in the
+        annotation C(gpuops.nvidia.com/health-cordon), and take that cordon back, and no other, when the host is known
+        to be well.
+      - V(none) takes back what was told.
+    type: str
+    choices: [none, condition, cordon]
+    default: none
+  kubeconfig:
+    description: Kubeconfig with the credential of the host's node, for O(node_condition). It is read anew at each use.
+    type: path
+    default: /etc/kubernetes/kubelet.conf
   policy:
     description:
       - What the host is to be, as the options of M(gpuops.nvidia.gpu_plan), with C(validation) for the check of it.

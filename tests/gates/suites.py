@@ -18,13 +18,15 @@ REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # What uses one processor, or waits for its disk and the network, runs behind the tests in what they leave over
 BESIDE_SECONDS = 5400
-# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus or an API
-# server (which are built first), or that stop a run at many of its steps: too long for the inner loop. Those that only
-# wait, for an alert to fire, come first: at the end nobody would use the processors meanwhile
+# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus, an API
+# server or node-problem-detector (which are built first), or that stop a run at many of its steps: too long for the
+# inner loop. Those that only wait, for an alert to fire, come first: at the end nobody would use the processors
+# meanwhile
 PROGRAMS = ("tests/unit/monitoring/test_promtool.py", "tests/unit/monitoring/test_prometheus.py",
             "tests/unit/monitoring/test_exporter_page.py", "tests/unit/cluster/components/test_carrying_out.py",
             "tests/unit/cluster/custody/test_disturbed.py", "tests/unit/cluster/test_beside_charts.py",
-            "tests/unit/cluster/test_budget.py", "tests/unit/core/test_injected.py",
+            "tests/unit/cluster/test_budget.py", "tests/unit/cluster/test_own_node.py",
+            "tests/unit/cluster/test_problem_detector.py", "tests/unit/core/test_injected.py",
             "tests/unit/driver/test_migration.py", "tests/unit/driver/test_precompiled.py",
             "tests/unit/driver/test_runfile.py", "tests/unit/driver/test_way_back.py", "tests/unit/packages",
             "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py")

@@ -32,11 +32,13 @@ ALLOWED = {
     "gpuops": {"core", "hardware", "packages", "validation", "health", "registry", "writing", "agent"},
     "mains": {"core", "hardware", "packages", "validation", "health", "cluster", "registry", "writing", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
-    # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it
-    "agent": {"core", "hardware", "packages", "health"},
+    # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it. What it
+    # says of its own Node is a claim as custody's are
+    "agent": {"core", "hardware", "packages", "health", "cluster"},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
-MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py"}
+MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py",
+                "agent/api.py"}
 
 
 def sources() -> Iterator[Tuple[str, Path]]:

@@ -39,10 +39,11 @@ _BEFORE = ("nvidia-dcgm.service", "dcgm-exporter.service")
 _LAST_TRY_SECONDS = 300
 
 
-def files(mode: str, command: str, timeout: int) -> Dict[str, Optional[str]]:
+def files(mode: str, command: str, timeout: int, tells: bool = False) -> Dict[str, Optional[str]]:
     """{path: text, None where there is to be none}, in the order in which they are written or removed: no kubelet is to
-    require a unit that is not there. command: path of the command; timeout: seconds."""
-    unit = {UNIT_FILE: None if mode == NONE else _unit(command, timeout, mode == HOLD)}
+    require a unit that is not there. command: path of the command; timeout: seconds; tells: whether the host tells of
+    itself on its Node."""
+    unit = {UNIT_FILE: None if mode == NONE else _unit(command, timeout, mode == HOLD, tells)}
     return {**unit, DROP_IN: _drop_in()} if mode == HOLD else {DROP_IN: None, **unit}
 
 
@@ -58,7 +59,7 @@ def not_held(mode: str, there: Mapping[str, bool]) -> Tuple[str, ...]:
     return tuple(notes)
 
 
-def _unit(command: str, timeout: int, holds: bool) -> str:
+def _unit(command: str, timeout: int, holds: bool, tells: bool) -> str:
     return managed("\n".join([
         "[Unit]",
         "Description=NVIDIA GPUs of this host, as its policy has them",
@@ -72,6 +73,8 @@ def _unit(command: str, timeout: int, holds: bool) -> str:
         "Type=oneshot",
         "RemainAfterExit=yes",
         "ExecStart=%s boot --retry-seconds %d" % (command, max(0, timeout - _LAST_TRY_SECONDS)),
+        # The command tells by itself how it ends, unless its time is over
+        *(["ExecStopPost=-%s node" % command] if tells else []),
         # Who stands before the machine is to see why it takes no pods
         "StandardOutput=journal+console",
         "StandardError=journal+console",

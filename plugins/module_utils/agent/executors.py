@@ -14,8 +14,9 @@ from ..core.libraries import put
 from ..core.plan import Step
 from ..core.steps import Executor
 from ..health import state as health
+from . import telling
 from .observation import DIRECTORY, archive_path
-from .planner import FORGET, INSTALL, RELOAD, TIDY, WRITE
+from .planner import FORGET, INSTALL, RELOAD, TIDY, UNTELL, WRITE
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy, options_in
 
 
@@ -61,8 +62,13 @@ def forget(host: Host, journal: Journal, step: Step) -> None:
     health.forget(host, str(own.get("health_metrics_directory") or ""))
 
 
+def untell(host: Host, journal: Journal, step: Step) -> None:
+    telling.take_back(host)
+
+
 def reload_systemd(host: Host, journal: Journal, step: Step) -> None:
     host.systemctl("daemon-reload")
 
 
-EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy, FORGET: forget, RELOAD: reload_systemd}
+EXECUTORS: Dict[str, Executor] = {INSTALL: install, TIDY: tidy, FORGET: forget, UNTELL: untell,
+                                  RELOAD: reload_systemd}

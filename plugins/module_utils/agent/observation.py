@@ -16,8 +16,8 @@ from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
 from ..health import state as health
-from . import boot
-from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
+from . import boot, detector, telling
+from .policy import NAME, POLICY_FILE, POLICY_MODE, SILENT, Policy
 
 # For root alone
 DIRECTORY = "/var/lib/gpuops/agent"
@@ -27,8 +27,9 @@ UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/syste
 # What the policy's file is called in a plan, which tells nothing of it
 A_POLICY = "(a policy)\n"
 
-# In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there
-_ORDER = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
+# In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there; and what has
+# made a directory goes last of what lies in it
+_ORDER = (boot.DROP_IN, boot.UNIT_FILE, *detector.FILES, POLICY_FILE)
 
 _COMMAND = '''import sys
 
@@ -56,9 +57,11 @@ class Observation:
     is_current: whether it is the one that is wanted, and root's alone.
     text:       of the command, None without one.
     units:      {path: text} of the unit's files, None for one that is not there.
+    detector:   the same of the files for node-problem-detector.
     enabled:    whether a boot starts the unit.
     others:     {unit that starts pods: whether the host has it}.
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
+    told:       the Node of which the host has said something that is to be taken back, '' none.
     health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
@@ -71,9 +74,11 @@ class Observation:
     is_current: bool = False
     text: Optional[str] = None
     units: Mapping[str, Optional[str]] = field(default_factory=dict)
+    detector: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     held: bool = False
+    told: str = ""
     health: bool = False
     restore: Tuple[Step, ...] = ()
 
@@ -92,8 +97,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
+    told = ""
+    if policy.state == "absent" or policy.node_condition == SILENT:
+        told = (telling.said_before(host) or {}).get("node", "")
     if policy.state == "absent":
         return Observation(
+            told=told,
             archives=there, enabled=enabled, held=held,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
@@ -110,12 +119,15 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         is_current=text == policy.text and host.mode(POLICY_FILE) == POLICY_MODE,
         text=host.read(policy.command),
         units={path: host.read(path) for path in boot.FILES},
+        detector={path: host.read(path) for path in detector.files(policy.problem_detector)},
         enabled=enabled,
         held=held,
+        told=told,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
                 for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore
-                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)),
+                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES,
+                                              *detector.files(policy.problem_detector))),
     )
 
 

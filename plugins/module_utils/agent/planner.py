@@ -14,14 +14,15 @@ from ..core.facts import HostFacts
 from ..core.plan import Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step
-from . import boot
+from . import boot, detector
 from .observation import A_POLICY, DIRECTORY, Observation
-from .policy import NAME, POLICY_FILE, Policy
+from .policy import NAME, POLICY_FILE, SILENT, Policy
 
 INSTALL = "agent.install"
 WRITE = "agent.policy"
 TIDY = "agent.tidy"
 FORGET = "agent.forget"
+UNTELL = "agent.untell"
 RELOAD = "agent.reload"
 COMMAND_MODE = 0o755
 
@@ -51,8 +52,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             "A person on the host needs nothing else.", mode=COMMAND_MODE,
             requires=tuple(step.id for step in steps)))
     steps += unit_steps(
-        NAME, boot.UNIT, boot.files(policy.boot, policy.command, policy.boot_timeout), observation.units,
+        NAME, boot.UNIT, boot.files(
+            policy.boot, policy.command, policy.boot_timeout, policy.node_condition != SILENT), observation.units,
         observation.enabled, "A host that boots is as its policy has it before it takes pods.", "the kubelet")
+    steps += _untelling(observation)
+    steps += detector.steps(policy.problem_detector, observation.detector)
     steps += observation.restore
     if boot.DROP_IN in observation.units and observation.units[boot.DROP_IN] is not None and policy.boot != boot.HOLD:
         steps += _reloading(observation, steps)
@@ -79,6 +83,13 @@ def _reloading(observation: Observation, before: Sequence[Step]) -> List[Step]:
                  depends_on=tuple(step.id for step in before))] if observation.held else []
 
 
+def _untelling(observation: Observation) -> List[Step]:
+    """What nobody keeps true any more is not left there."""
+    return [Step(NAME, UNTELL, observation.told, "Nobody tells the cluster of this host's GPUs any more.",
+                 change={"before": {"conditions and cordon": "of this host"}, "after": {"conditions and cordon": None}})
+            ] if observation.told else []
+
+
 def _reload_notes(observation: Observation) -> Tuple[str, ...]:
     return () if observation.held else (
         "systemd knows of the held %s until the next boot, or until `systemctl daemon-reload`, which takes GPUs from "
@@ -92,6 +103,8 @@ def _removal(observation: Observation, holds: bool) -> List[Step]:
         # It reads in the policy where else something is told of it
         steps.insert(0, Step(NAME, FORGET, "health", "Nobody looks at it any more.",
                              change={"before": {"findings": "kept"}, "after": {"findings": None}}))
+    # Once nothing is there that would tell it again
+    steps += _untelling(observation)
     if holds:
         steps += _reloading(observation, steps)
     if observation.archives:

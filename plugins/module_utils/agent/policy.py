@@ -22,6 +22,9 @@ from .boot import MODES, NONE
 SCHEMA = 1
 POLICY_FILE = "/etc/gpuops/policy.json"
 POLICY_MODE = 0o600
+# Whether the host tells of its GPUs on its own Node, and cordons that for them
+SILENT, CONDITION, CORDON = TELLS = ("none", "condition", "cordon")
+KUBECONFIG = "/etc/kubernetes/kubelet.conf"
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
@@ -30,10 +33,14 @@ ARGUMENTS: Dict[str, Any] = {
     "boot_timeout": {"type": "int", "default": 900},
     "health": {"type": "dict", "default": {}},
     "health_metrics_directory": {"type": "str", "default": ""},
+    "problem_detector": {"type": "bool", "default": False},
+    "node_condition": {"type": "str", "default": SILENT, "choices": list(TELLS)},
+    "kubeconfig": {"type": "path", "default": KUBECONFIG},
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory")
+KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory", "problem_detector",
+        "node_condition", "kubeconfig")
 NAME = "agent"
 
 
@@ -41,17 +48,21 @@ NAME = "agent"
 class Policy:
     """What is wanted of the agent.
 
-    state:        present, or absent, which takes it away with all that it has brought.
-    command:      path of the command.
-    boot:         one of boot.MODES.
-    boot_timeout: seconds that the unit may take.
-    text:         of the policy's file.
+    state:            present, or absent, which takes it away with all that it has brought.
+    command:          path of the command.
+    boot:             one of boot.MODES.
+    boot_timeout:     seconds that the unit may take.
+    problem_detector: whether the host has what node-problem-detector needs.
+    node_condition:   one of TELLS.
+    text:             of the policy's file.
     """
 
     state: str = "present"
     command: str = "/usr/local/sbin/gpuops"
     boot: str = NONE
     boot_timeout: int = 900
+    problem_detector: bool = False
+    node_condition: str = SILENT
     text: str = field(default="", repr=False)
 
 
@@ -75,7 +86,17 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             remedy="give `boot_timeout` as 900, or leave it out",
             option="boot_timeout",
         )
+    if parameters["problem_detector"] and parameters["node_condition"] != SILENT:
+        raise GpuOpsError(
+            "agent.told_twice",
+            found="`problem_detector` beside `node_condition: %s`" % parameters["node_condition"],
+            wanted="one who writes the conditions of the Node",
+            remedy="leave `problem_detector` or `node_condition` out: with both, each would write over what the other "
+                   "has said",
+            option="node_condition",
+        )
     return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],
+                  parameters["problem_detector"], parameters["node_condition"],
                   text_of(_options(parameters["policy"]), parameters))
 
 

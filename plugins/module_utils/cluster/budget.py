@@ -38,7 +38,7 @@ from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
-from .labels import TAINTED, cordoned_by
+from .labels import TAINTED, cordoned_by, cordoned_by_its_host
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
@@ -427,10 +427,16 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
     unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
     return NodeState(
         name=str(facts["name"]), ready=facts["ready"], ours=ours,
-        cordoned_by=OTHERS if facts["unschedulable"] and not ours else "", marks=tuple(reading.marks(node)),
+        cordoned_by=_who_cordoned(node) if facts["unschedulable"] and not ours else "",
+        marks=tuple(reading.marks(node)),
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
         clique=str(facts["clique"] or ""), unhealthy=unhealthy)
+
+
+def _who_cordoned(node: Mapping[str, Any]) -> str:
+    why = cordoned_by_its_host(node)
+    return "its own host (%s)" % why if why else OTHERS
 
 
 def _was_written(tried: Answer, record: Record, pool: str) -> bool:

@@ -20,6 +20,10 @@ from .startup_taint import Taint, with_taint, without_taint
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
+# What a host says of its own Node, as this field manager, where it cordons that for its GPUs (agent/node.py)
+HEALTH_MANAGER = "gpuops-health"
+HEALTH_CORDON = "gpuops.nvidia.com/health-cordon"
+HEALTH_FINDINGS = "gpuops.nvidia.com/health-findings"
 # Set by an admin for the node to stay cordoned
 HOLD = "gpuops.nvidia.com/hold"
 # Who had cordoned it, to releases that knew of no custody
@@ -84,6 +88,13 @@ def cordoned_by_managers(node: Mapping[str, Any]) -> List[str]:
     """The field managers that say the cordon of a node; none where the API server has kept no book."""
     return [str(entry.get("manager") or "") for entry in (node.get("metadata") or {}).get("managedFields") or []
             if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
+
+
+def cordoned_by_its_host(node: Mapping[str, Any]) -> str:
+    """Why its own host has cordoned a node, '' where it has not."""
+    if HEALTH_MANAGER not in cordoned_by_managers(node) or not (node.get("spec") or {}).get("unschedulable"):
+        return ""
+    return _annotations(node).get(HEALTH_CORDON) or "its GPUs"
 
 
 def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:

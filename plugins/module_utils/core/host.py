@@ -580,6 +580,17 @@ class Host:
         with self._telling(where, "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as directory:
             yield directory
 
+    @contextlib.contextmanager
+    def in_memory(self, data: bytes) -> Iterator[str]:
+        """A path by which a library of this process reads bytes that lie in no file system, and that end with it."""
+        with self._telling("/proc/self/fd", "written"):
+            descriptor = os.memfd_create("gpuops", os.MFD_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as handle:
+            with self._telling("/proc/self/fd", "written"):
+                handle.write(data)
+                handle.flush()
+            yield "/proc/self/fd/%d" % descriptor
+
     def which(self, program: str) -> Optional[str]:
         """Absolute name of a program in the system's directories, None when it is not installed."""
         for directory in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"):

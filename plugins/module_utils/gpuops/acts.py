@@ -11,10 +11,13 @@ import functools
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ansible.module_utils.common.parameters import remove_values
+
 from ..agent import boot as boot_unit
+from ..agent import telling
+from ..agent.policy import CORDON, KUBECONFIG, POLICY_FILE, SILENT, options_in
 from ..agent.policy import NAME as AGENT
-from ..agent.policy import POLICY_FILE, options_in
-from ..core import kept
+from ..core import boot_record, kept
 from ..core.applying import apply_held
 from ..core.capability import Capability, Run, StepBegins, untold
 from ..core.errors import GpuOpsError
@@ -22,10 +25,10 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.lock import HostLock
-from ..core.plan import REBOOT
+from ..core.plan import REBOOT, readable
 from ..core.refusal import Refusal
 from ..core.rights import TO_READ, asked_by, require_root
-from ..core.secrets import hidden
+from ..core.secrets import hidden, masked, passwords
 from ..hardware.awaited import foreseen
 from ..hardware.node import host_facts
 from ..hardware.report import read_host
@@ -46,10 +49,10 @@ from ..registry import (
     options_of_validation,
     plan_host,
     read_facts,
+    secrets_of,
 )
 from ..validation.on_host import validate_host
 from ..writing import boards_of
-from . import boot_record
 
 VALIDATION = "validation"
 # The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
@@ -83,6 +86,12 @@ def policy(host: Host, path: str = POLICY_FILE) -> Dict[str, Any]:
             remedy="correct the file, or run the role gpuops.nvidia.node_agent, which writes it",
         )
     return options
+
+
+def shown(told: Any, options: Options, is_failure: bool) -> Any:
+    """As a module shows its result: without what is secret of the policy."""
+    secrets = [*secrets_of(options), *(passwords(options) if is_failure else ())]
+    return remove_values(readable(masked(told, options)), [word for word in secrets if word])
 
 
 def info(host: Host) -> Dict[str, Any]:
@@ -124,6 +133,22 @@ def _told(state: State) -> Dict[str, Any]:
     return {"changed": False, **summary(state), "history": [finding.to_dict() for finding in state.history]}
 
 
+def node(
+    host: Host, options: Options, kubeconfig: str = "", name: str = "", in_passing: bool = False
+) -> Dict[str, Any]:
+    """Tell of the host's GPUs on its own Node, as telling.tell() does, where the policy says so.
+
+    kubeconfig: another one than the policy's. in_passing: as there.
+    """
+    require_root(host)
+    own = options.get(AGENT) or {}
+    mode = own.get("node_condition") or SILENT
+    if mode == SILENT:
+        return {"changed": False}
+    return telling.tell(host, kubeconfig or own.get("kubeconfig") or KUBECONFIG, _of_health(options)[0].stale_seconds,
+                        mode == CORDON, name, in_passing)
+
+
 def boot(
     host: Host, path: str, timeout: int, retry_seconds: float, step_begins: StepBegins = untold,
     tell: Callable[[str], None] = lambda _line: None
@@ -137,14 +162,34 @@ def boot(
     """
     require_root(host)
     starts = boot_record.begin(host)
+    options: Options = {}
     try:
         again = _Again(time.monotonic() + retry_seconds, tell)
-        state, result = _booted(host, policy(host, path), timeout, again, step_begins)
+        options = policy(host, path)
+        state, result = _booted(host, options, timeout, again, step_begins)
     except BaseException as error:
-        boot_record.end(host, starts, boot_record.FAILED, str(error) or type(error).__name__)
+        # It may be told to the whole cluster
+        reason = shown(str(error) or type(error).__name__, options, True)
+        boot_record.end(host, starts, boot_record.FAILED, reason)
+        if isinstance(error, Exception):
+            _tell_of_boot(host, options, tell)
         raise
     boot_record.end(host, starts, state, "")
+    _tell_of_boot(host, options, tell, looks=True)
     return dict(result, state=state)
+
+
+def _tell_of_boot(host: Host, options: Options, tell: Callable[[str], None], looks: bool = False) -> None:
+    """Where no kubelet runs nobody else tells the cluster why. looks: whether the host is first looked at, as nobody
+    has since the boot. A host that cannot tell is what it is all the same."""
+    if ((options.get(AGENT) or {}).get("node_condition") or SILENT) == SILENT:
+        return
+    try:
+        if looks:
+            health(host, options)
+        node(host, options)
+    except GpuOpsError as error:
+        tell("the cluster was not told: %s" % hidden(error.found))
 
 
 class _Again(NamedTuple):

@@ -15,14 +15,10 @@ import os
 import sys
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
-from ansible.module_utils.common.parameters import remove_values
-
 from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.host import Host
-from ..core.plan import Disruption, Step, readable
-from ..core.secrets import masked, passwords
-from ..registry import secrets_of
+from ..core.plan import Disruption, Step
 from ..validation.compute.levels import NAMES
 from . import acts, text
 
@@ -52,17 +48,8 @@ def main(words: Sequence[str], host: Optional[Host] = None) -> int:
         # It has read the policy by itself, and told of it what was wrong
         with contextlib.suppress(GpuOpsError):
             options = acts.policy(host, asked.policy)
-    _say(_shown(result, options), asked, code)
+    _say(acts.shown(result, options, bool(result.get("failed"))), asked, code)
     return code
-
-
-def _shown(result: Result, options: Mapping[str, Any]) -> Result:
-    """As a module shows its result: without what is secret of the policy."""
-    secrets = list(secrets_of(options))
-    if result.get("failed"):
-        secrets += passwords(options)
-    shown: Result = remove_values(readable(masked(result, options)), [word for word in secrets if word])
-    return shown
 
 
 def _say(result: Result, asked: argparse.Namespace, code: int) -> None:
@@ -109,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
                           help="how thoroughly to compute on each GPU (default: what the policy says)")
     _add(acts_known, "health", "look at the GPUs' health, and tell what was found and what mends it", _health,
          text.health)
+    node = _add(acts_known, "node", "tell the cluster of this host's GPUs on its own Node, as the policy has it", _node,
+                text.node)
+    node.add_argument("--kubeconfig", metavar="FILE", default="",
+                      help="with the node's credential (default: what the policy says)")
+    node.add_argument("--name", metavar="NODE", default="",
+                      help="of the Node (default: what the credential says, else the host's)")
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
@@ -171,6 +164,10 @@ def _validate(host: Host, options: Mapping[str, Any], asked: argparse.Namespace)
 
 def _health(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
     return acts.health(host, options)
+
+
+def _node(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
+    return acts.node(host, options, asked.kubeconfig, asked.name)
 
 
 def _release(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:

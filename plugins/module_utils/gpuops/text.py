@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Iterator, List, Mapping
 
+from ..core.boot_record import LATE, NO_GPUS, VALIDATED
 from ..core.plan import Step
 from ..core.progress import duration
 from ..hardware.recovery import REMEDIES
-from .boot_record import LATE, NO_GPUS, VALIDATED
 
 Result = Mapping[str, Any]
 
@@ -91,6 +91,15 @@ def health(result: Result) -> str:
     lines += ["unknown  %s since %s: %s" % (each["what"], _time(each["since"]), each["text"])
               for each in result["unknown"]]
     return "\n".join(lines)
+
+
+def node(result: Result) -> str:
+    if "node" not in result:
+        return "nothing is told: the policy has node_condition none"
+    lines = ["node %s: %s%s" % (result["node"], "told" if result["changed"] else "it says so already",
+                                ", cordoned by this host" if result["cordoned"] else "")]
+    return "\n".join([*lines, *("%-16s %-8s %s" % (each["type"], each["status"], each["message"])
+                                for each in result["conditions"])])
 
 
 def _finding(finding: Mapping[str, Any]) -> str:

@@ -5,15 +5,19 @@
 Contract of a custom plugin (kubernetes/node-problem-detector v1.34.0, pkg/custompluginmonitor): exit code 0 is no
 problem, 1 a problem, any other unknown; the first so many bytes of what it prints are the condition's message. Two
 rules of one condition overwrite each other, so there is one. What it starts with would call every node well before
-anything was read, so that is skipped. A plugin that is not there ends the program when it starts.
+anything was read, so that is skipped; but the first answer of any rule sends all conditions of its configuration, and
+the next round of a configuration begins when all its rules have ended. So each condition has a configuration of its
+own: none is called well, and none stands still, for another's sake. A plugin that is not there ends the program when
+it starts.
 
 The plugin runs every ten seconds, three at once, perhaps in an image without Python: it is a shell's own words alone,
 starts no program, and reads one small file. Time is the kernel's since the boot, which nobody sets.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
+from ..core.steps import MANAGED
 from .catalogue import PENDING, SICK, WARNING
 from .model import DECISIVE
 
@@ -31,25 +35,26 @@ CONDITIONS: Dict[str, Tuple[str, str, str, str]] = {
 }
 
 
-def configuration(plugin: str = PLUGIN) -> Dict[str, Any]:
-    """The file that node-problem-detector is given by --config.custom-plugin-monitor."""
-    return {
+def configurations(plugin: str = PLUGIN) -> Dict[str, Dict[str, Any]]:
+    """{condition: the file that node-problem-detector is given for it by --config.custom-plugin-monitor}."""
+    return {name: {
+        # The detector passes over what it does not know
+        "managed": MANAGED,
         "plugin": "custom",
         "pluginConfig": {
             "invoke_interval": "10s",
             "timeout": "2s",
             "max_output_length": MOST_BYTES,
-            "concurrency": len(CONDITIONS),
+            "concurrency": 1,
             "enable_message_change_based_condition_update": True,
             "skip_initial_status": True,
         },
         "source": SOURCE,
         "metricsReporting": True,
-        "conditions": [{"type": name, "reason": reason, "message": message}
-                       for name, (_kind, _problem, reason, message) in CONDITIONS.items()],
+        "conditions": [{"type": name, "reason": reason, "message": message}],
         "rules": [{"type": "permanent", "condition": name, "reason": problem, "path": plugin, "args": [name],
-                   "timeout": "2s"} for name, (_kind, problem, _reason, _message) in CONDITIONS.items()],
-    }
+                   "timeout": "2s"}],
+    } for name, (_kind, problem, reason, message) in CONDITIONS.items()}
 
 
 def conditions_text(data: Mapping[str, Any], boot: str, uptime: float, stale_seconds: int) -> str:
@@ -58,28 +63,35 @@ def conditions_text(data: Mapping[str, Any], boot: str, uptime: float, stale_sec
     data: the summary. uptime: now, in seconds since the boot.
     """
     lines = ["%s %s %d" % (_FORMAT, boot or "-", uptime + stale_seconds)]
-    for name, (kind, _problem, _reason, message) in CONDITIONS.items():
-        found = [each for each in data["findings"] if each["kind"] == kind]
-        unknown = [each for each in data["unknown"] if each["what"] in DECISIVE]
-        if found:
-            lines.append(_line(name, PROBLEM, "; ".join(_told(each) for each in found)))
-        elif unknown or not data["looked"]:
-            lines.append(_line(name, UNKNOWN, "unknown: %s" % (
-                "; ".join(each["text"] for each in unknown) or "not looked at yet")))
-        else:
-            lines.append(_line(name, WELL, message))
+    lines += ["%s %d %s" % (name, code, message) for name, (code, message) in judged(data).items()]
     # A file that was cut short has no such line
     return "\n".join([*lines, "end"]) + "\n"
+
+
+def judged(data: Mapping[str, Any]) -> Dict[str, Tuple[int, str]]:
+    """{condition: (WELL, PROBLEM or UNKNOWN, its message)} of a summary."""
+    found = {}
+    for name, (kind, _problem, _reason, message) in CONDITIONS.items():
+        findings = [each for each in data["findings"] if each["kind"] == kind]
+        unknown = [each for each in data["unknown"] if each["what"] in DECISIVE]
+        if findings:
+            found[name] = PROBLEM, plain("; ".join(_told(each) for each in findings))
+        elif unknown or not data["looked"]:
+            found[name] = UNKNOWN, plain("unknown: %s" % (
+                "; ".join(each["text"] for each in unknown) or "not looked at yet"))
+        else:
+            found[name] = WELL, message
+    return found
+
+
+def plain(message: str) -> str:
+    """A message as a condition may have it: one line of ASCII, and no longer than that."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in message)[:MOST_BYTES]
 
 
 def _told(finding: Mapping[str, Any]) -> str:
     todo = finding["to_do"] or ("compute on it (%s)" % finding["check"] if finding["check"] else "")
     return "%s: %s, %s%s" % (finding["named"], finding["code"], finding["text"], " -> %s" % todo if todo else "")
-
-
-def _line(name: str, code: int, message: str) -> str:
-    plain: List[str] = [letter if " " <= letter <= "~" else "?" for letter in message]
-    return "%s %d %s" % (name, code, "".join(plain)[:MOST_BYTES])
 
 
 def plugin_text(conditions: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ..cdi.observation import conflicting, elsewhere, spec_path, stale
 from ..cdi.spec import Spec, read_spec
+from ..core import boot_record
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
@@ -43,6 +44,8 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
     raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
+    if not check_mode and host.is_root():
+        boot_record.settle(host)
     return {"changed": changed, "checks": [check.to_dict() for check in checks],
             "compute": [proof.to_dict() for proof in evidence.proofs],
             "devices": devices_of(len(evidence.facts.gpus), evidence.nvml), "proof": kept_proof(host)}

@@ -8,10 +8,10 @@ from typing import Any, Dict, List
 
 import world
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import boot, detector
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import A_POLICY, Observation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE, Policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE, SILENT, Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
@@ -23,10 +23,12 @@ class World(world.World):
     code:     the archive that the module runs from.
     archives: those that the host has, each whole.
     wanted:   text of the policy that is carried out.
+    told:     the Node of which the host has said something.
     """
 
     capability = CAPABILITY
 
+    told: str = ""
     code: str = "11111111111111111111.zip"
     archives: List[str] = field(default_factory=list)
     wanted: str = ""
@@ -38,16 +40,19 @@ class World(world.World):
         enabled = self.unit(boot.UNIT).enabled
         held = boot.DROP_IN in self.files and not self.unit(boot.KUBELET).active
         if policy.state == "absent":
-            order = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
-            return Observation(archives=tuple(self.archives), enabled=enabled, held=held, restore=tuple(
+            order = (boot.DROP_IN, boot.UNIT_FILE, *detector.FILES, POLICY_FILE)
+            return Observation(told=self.told, archives=tuple(self.archives), enabled=enabled, held=held, restore=tuple(
                 sorted(restore, key=lambda step: order.index(step.subject) if step.subject in order else len(order))))
         return Observation(
+            told=self.told if policy.node_condition == SILENT else "",
             code=self.code, python="/usr/bin/python3", archives=tuple(self.archives),
             is_whole=self.code in self.archives, has_policy=POLICY_FILE in self.files,
             is_current=self.files.get(POLICY_FILE) == policy.text, text=self.files.get(policy.command),
-            units=self.state(boot.FILES), enabled=enabled, held=held,
+            units=self.state(boot.FILES), detector=self.state(detector.files(policy.problem_detector)),
+            enabled=enabled, held=held,
             others={unit: self.unit(unit).known for unit in boot.UNITS},
-            restore=tuple(step for step in restore if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)))
+            restore=tuple(step for step in restore if step.subject not in (
+                policy.command, POLICY_FILE, *boot.FILES, *detector.files(policy.problem_detector))))
 
     def suppose(self, policy: Policy) -> None:
         self.wanted = policy.text
@@ -76,6 +81,10 @@ class World(world.World):
         else:
             super().file_restore(step)
 
+    def agent_untell(self, step: Step) -> None:
+        assert step.subject == self.told
+        self.told = ""
+
     def agent_reload(self, step: Step) -> None:
         assert boot.DROP_IN not in self.files, "the kubelet would be held for good"
 
@@ -91,6 +100,10 @@ class World(world.World):
         self.archives = [step.parameters["stays"]] if step.parameters["stays"] else []
 
     # what scenarios say
+
+    def say_told(self, node: str) -> None:
+        """The host has said something of this Node."""
+        self.told = node
 
     def say_release(self, code: str) -> None:
         """Another one of the collection runs from now on."""

@@ -15,8 +15,11 @@ from typing import Any, Dict, List
 
 import gpu_hosts
 import pytest
+import yaml
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import (
@@ -30,8 +33,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.problems import CONDITIONS, PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
 
+DOCS = REPOSITORY / "docs"
 COMMAND = str(ARGUMENTS["command"]["default"])
 SECRET = "hunter2hunter2"
 POLICY = {"driver": {"repository_url": "https://user:%s@mirror.example" % SECRET, "version": "580"},
@@ -109,6 +114,73 @@ def test_what_was_found_of_the_hosts_health_goes_with_it(host: Host, archive: Pa
     run(host, state="absent").apply()
     assert not any(map(host.exists, (health.KEPT, health.PUBLIC)))
     assert run(host, state="absent").apply().applied == []
+
+
+def test_what_node_problem_detector_needs_comes_and_goes(host: Host, archive: Path) -> None:
+    run(host, problem_detector=True).apply()
+    names = [json.loads(str(host.read(path)))["conditions"][0]["type"] for path in detector.FILES if path != PLUGIN]
+    assert sorted(names) == sorted(CONDITIONS)
+    assert [host.mode(path) for path in detector.FILES] == [
+        0o755 if path == PLUGIN else 0o644 for path in detector.FILES]
+    assert run(host, problem_detector=True).apply().applied == []
+    run(host).apply()
+    assert not any(map(host.exists, (*detector.FILES, detector.DIRECTORY, os.path.dirname(PLUGIN))))
+    run(host, problem_detector=True).apply()
+    run(host, state="absent").apply()
+    assert ours(host) == [] and not host.exists("/etc/gpuops")
+
+
+def test_what_a_pod_mounts_for_the_detector_holds_nothing_else(host: Host, archive: Path) -> None:
+    run(host, problem_detector=True).apply()
+    for directory in (detector.DIRECTORY, os.path.dirname(PLUGIN)):
+        assert ["%s/%s" % (directory, name) for name in host.list(directory)] == [
+            path for path in detector.FILES if os.path.dirname(path) == directory]
+
+
+def test_the_pages_start_a_detector_with_what_a_host_has() -> None:
+    """In a pod, every directory is there under its own name, and can only be read."""
+    *_others, daemon_set = yaml.safe_load_all((DOCS / "node-problem-detector.yaml").read_text())
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    flags = ["--config.custom-plugin-monitor=" + path for path in detector.FILES if path != PLUGIN]
+    assert set(flags) <= set(container["command"])
+    assert all(flag in (DOCS / "health.md").read_text() for flag in flags)
+    paths = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert sorted(mounts) == sorted({os.path.dirname(path) for path in (*detector.FILES, health.CONDITIONS)})
+    assert all(paths[each["name"]] == path and each["readOnly"] for path, each in mounts.items())
+
+
+def test_what_a_host_has_said_of_itself_is_taken_back(
+    host: Host, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is to say nothing any more, and when it goes; an API server that does not answer is asked again."""
+    asked: List[str] = []
+
+    def take_back(there: Host) -> None:
+        asked.append("asked")
+        if len(asked) == 1:
+            raise GpuOpsError("agent.of_a_test", "no answer", "one", "see")
+        there.remove(telling.SAID)
+
+    monkeypatch.setattr(telling, "take_back", take_back)
+    for options in ({}, {"state": "absent"}):
+        run(host, node_condition="cordon").apply()
+        host.write(telling.SAID, json.dumps({"schema": 1, "node": "gpu-1", "kubeconfig": "/etc/k"}))
+        assert run(host, node_condition="cordon").apply().applied == []
+        if not asked:
+            with pytest.raises(GpuOpsError):
+                run(host, **options).apply()
+        assert "agent/agent.untell/gpu-1" in run(host, **options).apply().applied
+        assert run(host, **options).apply().applied == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_note_of_what_was_said_that_is_not_whole_is_cleared_away(host: Host, archive: Path, text: str) -> None:
+    run(host).apply()
+    host.write(telling.SAID, text)
+    assert run(host).apply().applied == ["agent/agent.untell/?"]
+    assert not host.exists(telling.SAID)
 
 
 def test_the_policy_is_in_its_file_alone(host: Host, archive: Path) -> None:
@@ -224,7 +296,9 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 
 @pytest.mark.parametrize("options, code", [
     ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
-    ({"boot_timeout": 0}, "agent.boot_without_time"), ({"health": {"rounds": 0}}, "health.policy_not_understood")])
+    ({"boot_timeout": 0}, "agent.boot_without_time"),
+    ({"problem_detector": True, "node_condition": "condition"}, "agent.told_twice"),
+    ({"health": {"rounds": 0}}, "health.policy_not_understood")])
 def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
         policy_of(given(**options))

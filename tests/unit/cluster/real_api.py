@@ -38,7 +38,9 @@ class RealApi:
     audit_log:  what the server has been asked about `audited` resources, with the objects that it answered with.
     """
 
-    def __init__(self, directory: Path, audited: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, audited: Sequence[str] = (), nodes: bool = False) -> None:
+        """nodes: whether it knows nodes by their names, and keeps each to its own objects."""
+        self._nodes = nodes
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
         self.audit_log = directory / "audit.log"
@@ -66,7 +68,9 @@ class RealApi:
             program(), "kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=127.0.0.1",
             "--secure-port=%d" % secure, "--service-cluster-ip-range=10.96.0.0/16",
             "--tls-cert-file=%s" % served.certificate, "--tls-private-key-file=%s" % served.key,
-            "--client-ca-file=%s" % pki.certificate, "--authorization-mode=RBAC",
+            "--client-ca-file=%s" % pki.certificate,
+            *(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"] if self._nodes else
+              ["--authorization-mode=RBAC"]),
             "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=%s" % (pki.directory / "service-accounts.key"),
@@ -128,6 +132,12 @@ class RealApi:
 
     def client(self) -> Client:
         return Client(Connection(kubeconfig=str(self.kubeconfig)))
+
+    def kubelet(self, node: str) -> Path:
+        """A kubeconfig as the kubelet of this node has it."""
+        path = self.directory / ("%s.kubelet.conf" % node)
+        credential = self._authority.issue("kubelet-" + node, "system:node:" + node, "system:nodes")
+        return self._authority.kubeconfig(path, self._url, credential, "system:node:" + node)
 
     def user(self, name: str, *rules: Dict[str, Any]) -> Path:
         """A kubeconfig of a user with these rules of RBAC."""

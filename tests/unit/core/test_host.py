@@ -530,3 +530,10 @@ class TestConversation:
         with Host().conversation([sys.executable, "-c", words]) as talk:
             pid = int(talk.ask("who are you", 60).stdout)
         assert not Path("/proc/%d" % pid).exists()
+
+
+def test_what_is_read_from_memory_lies_in_no_file_system_and_is_gone_afterwards(tmp_path: Path) -> None:
+    with Host(str(tmp_path)).in_memory(b"a key") as path:
+        assert Path(path).read_bytes() == Path(path).read_bytes() == b"a key"
+        assert "memfd" in os.readlink(path)
+    assert not os.path.exists(path) and list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import registry
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
@@ -20,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import REC
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
-from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, boot_record, command
+from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, command
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
@@ -359,6 +360,81 @@ def test_a_host_that_is_not_well_fails_the_unit_and_says_why(
     assert told_of_boot(host)["state"] == "validated"
 
 
+@pytest.fixture
+def told(host: Host, monkeypatch: pytest.MonkeyPatch) -> List[Tuple[str, bool, str]]:
+    """(kubeconfig, whether it may cordon, state of the boot) each time that a host tells of itself on its Node."""
+    found: List[Tuple[str, bool, str]] = []
+
+    def tell(there: Host, kubeconfig: str, stale: float, cordons: bool, *_words: Any) -> Dict[str, Any]:
+        found.append((kubeconfig, cordons, told_of_boot(there)["state"]))
+        return {"changed": True, "node": "gpu-1", "cordoned": cordons, "conditions": [
+            {"type": "GpuSick", "status": "True", "reason": "GpuIsSick", "message": "a GPU is sick"}]}
+
+    monkeypatch.setattr(acts.telling, "tell", tell)
+    monkeypatch.setattr(acts, "look_and_keep", lambda *_words: found.append(("looked", False, "")) or State())
+    return found
+
+
+def that_tells(host: Host, condition: str, **texts: str) -> None:
+    policy = {name: {"text": text, "password": SECRET} for name, text in texts.items()}
+    own = {"node_condition": condition, "kubeconfig": "/etc/own.conf"}
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {**policy, "agent": own}}))
+
+
+def test_a_boot_that_fails_tells_the_cluster_and_one_that_does_not_looks_first(
+    host: Host, checks: Dict[str, Any], told: List[Tuple[str, bool, str]]
+) -> None:
+    that_tells(host, "cordon", first="one\n")
+    checks["failure"] = "GPU 3 is ill"
+    assert called(host, "boot") == 1 and told == [("/etc/own.conf", True, "failed")]
+    checks["failure"] = ""
+    assert called(host, "boot") == 0
+    assert told[1:] == [("looked", False, ""), ("/etc/own.conf", True, "validated")]
+
+
+def test_a_boot_of_a_host_that_tells_nothing_asks_nobody(
+    host: Host, checks: Dict[str, Any], told: List[Tuple[str, bool, str]]
+) -> None:
+    have(host, first="one\n")
+    assert called(host, "boot") == 0
+    checks["failure"] = "GPU 3 is ill"
+    assert called(host, "boot") == 1 and told == []
+
+
+def test_a_cluster_that_is_not_reached_changes_nothing_of_a_boot(
+    host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_words: Any) -> Dict[str, Any]:
+        raise GpuOpsError("agent.of_a_test", "no answer", "one", "see")
+
+    monkeypatch.setattr(acts.telling, "tell", silent)
+    monkeypatch.setattr(acts, "look_and_keep", lambda *_words: State())
+    that_tells(host, "condition", first="one\n")
+    assert called(host, "boot") == 0
+    assert "the cluster was not told: no answer" in capsys.readouterr().err
+
+
+def test_what_a_boot_tells_of_its_failure_has_no_secret(
+    host: Host, checks: Dict[str, Any], told: List[Tuple[str, bool, str]]
+) -> None:
+    that_tells(host, "condition", first="one\n")
+    checks["failure"] = "the word %s was refused" % SECRET
+    assert called(host, "boot") == 1
+    assert SECRET not in told_of_boot(host)["reason"] and "was refused" in told_of_boot(host)["reason"]
+
+
+def test_a_host_is_asked_to_tell_of_itself(
+    host: Host, told: List[Tuple[str, bool, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    boot_record.begin(host)
+    that_tells(host, "condition")
+    assert called(host, "node", "--kubeconfig", "/etc/other.conf") == 0
+    assert told == [("/etc/other.conf", False, "working")]
+    assert capsys.readouterr().out.splitlines() == ["node gpu-1: told", "GpuSick          True     a GPU is sick"]
+    that_tells(host, "none")
+    assert called(host, "node") == 0 and len(told) == 1
+
+
 @pytest.mark.parametrize("text", ["failing", "impossible"])
 def test_a_host_that_is_not_as_it_should_be_is_not_validated(
     host: Host, checks: Dict[str, Any], capsys: pytest.CaptureFixture[str], text: str
@@ -478,6 +554,17 @@ def test_a_machine_without_a_gpu_is_told_from_one_that_has_lost_it(
 def test_what_was_cut_off_is_told_from_what_has_ended(host: Host, checks: Dict[str, Any]) -> None:
     boot_record.begin(host)
     assert (told_of_boot(host)["state"], told_of_boot(host)["until"]) == ("working", None)
+
+
+def test_a_boot_that_has_failed_says_nothing_of_a_host_that_was_validated_since(host: Host) -> None:
+    boot_record.settle(host)
+    assert boot_record.read(host) == {}
+    boot_record.end(host, boot_record.begin(host), boot_record.FAILED, "GPU 3 is ill")
+    boot_record.settle(host)
+    assert boot_record.read(host)["state"] == "validated"
+    boot_record.begin(host)
+    boot_record.settle(host)
+    assert boot_record.read(host)["state"] == "working"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}'])

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.health.problems impo
     CONDITIONS,
     MOST_BYTES,
     conditions_text,
-    configuration,
+    configurations,
     plugin_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.summary import summary
@@ -173,19 +173,25 @@ def test_no_word_of_a_board_is_more_than_a_message(plugin: Plugin) -> None:
 # the configuration
 
 def test_the_configuration_avoids_what_the_detector_does_by_default() -> None:
-    found = json.loads(json.dumps(configuration("/x/plugin")))
-    assert found["pluginConfig"] == {
-        "invoke_interval": "10s", "timeout": "2s", "max_output_length": 512, "concurrency": 3,
-        "enable_message_change_based_condition_update": True, "skip_initial_status": True}
-    assert (found["plugin"], found["source"]) == ("custom", "gpuops-health")
+    for found in json.loads(json.dumps(configurations("/x/plugin"))).values():
+        assert found["pluginConfig"] == {
+            "invoke_interval": "10s", "timeout": "2s", "max_output_length": 512, "concurrency": 1,
+            "enable_message_change_based_condition_update": True, "skip_initial_status": True}
+        assert (found["plugin"], found["source"]) == ("custom", "gpuops-health")
 
 
-def test_each_condition_has_one_rule_and_a_reason_for_both_cases() -> None:
-    found: Dict[str, Any] = configuration("/x/plugin")
-    ruled = [rule["condition"] for rule in found["rules"]]
-    assert sorted(ruled) == sorted(set(ruled)) == sorted(each["type"] for each in found["conditions"])
-    for rule in found["rules"]:
+def test_no_condition_is_told_or_held_up_by_the_rule_of_another() -> None:
+    """The detector sends all conditions of a configuration with the first answer, and waits for all its rules."""
+    found = configurations("/x/plugin")
+    assert tuple(found) == NAMES
+    for name, each in found.items():
+        (condition,), (rule,) = each["conditions"], each["rules"]
+        assert condition["type"] == rule["condition"] == name
         assert (rule["type"], rule["path"], rule["args"], rule["timeout"]) == (
-            "permanent", "/x/plugin", [rule["condition"]], "2s")
-    reasons = [each["reason"] for each in (*found["conditions"], *found["rules"])]
-    assert len(set(reasons)) == 2 * len(ruled)
+            "permanent", "/x/plugin", [name], "2s")
+
+
+def test_each_condition_has_a_reason_for_both_cases() -> None:
+    found: Dict[str, Dict[str, Any]] = configurations("/x/plugin")
+    reasons = [part["reason"] for each in found.values() for part in (*each["conditions"], *each["rules"])]
+    assert len(set(reasons)) == 2 * len(found)

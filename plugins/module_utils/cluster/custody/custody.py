@@ -43,7 +43,7 @@ from ..client import ApiError, Client, is_outage
 from ..drain.carrying_out import for_anybody
 from ..drain.observation import state_of
 from ..drain.preview import silent_refusal
-from ..labels import NodePolicy, plan_node_change, snapshot
+from ..labels import NodePolicy, cordoned_by_its_host, plan_node_change, snapshot
 from ..node_changes import MOST_WRITES, change_node, path_of, read_node
 from ..nodes import is_ready
 from ..observation import components_leaving, wait_for_components_gone
@@ -556,6 +556,8 @@ def _back(node: Object, act: Returning) -> NodePolicy:
 def _of_others(node: Object) -> List[str]:
     """What a person is told of a cordon that does not go with ours, and of what works against us."""
     name, others = node["metadata"]["name"], says.cordoned_by_others(node)
-    notes = ["node %s is cordoned by %s, and stays so" % (name, ", ".join(others))] if others else []
+    why = cordoned_by_its_host(node)
+    notes = ["node %s is cordoned by %s, and stays so%s" % (
+        name, ", ".join(others), ": %s" % why if why else "")] if others else []
     return notes + ["annotation %s of node %s was set by others and stays" % (each, name)
                     for each in says.opposite_opt_outs(node)]

@@ -73,6 +73,7 @@ _CRI_O = "github.com/cri-o/cri-o"
 _MOBY = "github.com/moby/moby/v2"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _HELM = "helm.sh/helm/v3"
+_PROBLEM_DETECTOR = "k8s.io/node-problem-detector"
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -184,6 +185,15 @@ FAMILIES: Tuple[Family, ...] = (
             # Targets come from files: the discovery of fifteen clouds would be most of the build.
             _commands(_PROMETHEUS, ("prometheus", "promtool")), tags="remove_all_sd",
             ldflags=("-X github.com/prometheus/common/version.Version=3.13.5",)),),
+    ),
+    Family(
+        "node-problem-detector", "node-problem-detector v1.34.0",
+        LAB / "node-problem-detector",
+        (Target(
+            (_PROBLEM_DETECTOR + "/cmd/nodeproblemdetector",), output="node-problem-detector",
+            # Plugins are what is shown: without the log, whose journal wants cgo, and without statistics and a cloud
+            tags="disable_system_log_monitor disable_system_stats_monitor disable_stackdriver_exporter",
+            ldflags=("-X %s/pkg/version.version=v1.34.0" % _PROBLEM_DETECTOR,)),),
     ),
     Family(
         "pause", "the process that holds a pod's namespaces",

@@ -13,10 +13,10 @@ import json
 import time
 from typing import Any, Dict
 
-from ..core.errors import GpuOpsError
-from ..core.host import Host
-from ..core.lock import DIRECTORY
-from ..core.secrets import hidden
+from .errors import GpuOpsError
+from .host import Host
+from .lock import DIRECTORY
+from .secrets import hidden
 
 PATH = DIRECTORY + "/boot.json"
 SCHEMA = 1
@@ -33,6 +33,13 @@ def begin(host: Host) -> float:
 
 def end(host: Host, since: float, state: str, reason: str) -> None:
     _write(host, {"state": state, "reason": hidden(reason), "since": since, "until": time.time()})
+
+
+def settle(host: Host) -> None:
+    """A boot that has failed says nothing of a host that was validated since."""
+    found = read(host)
+    if found.get("state") == FAILED:
+        end(host, float(found.get("since") or 0), VALIDATED, "")
 
 
 def read(host: Host) -> Dict[str, Any]:

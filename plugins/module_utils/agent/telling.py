@@ -1,0 +1,202 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host tells of its GPUs on its own Node: what node.py says, said.
+
+  /var/lib/gpuops/node.json  {'schema': 1, 'node', 'kubeconfig'}: that something was said, and by what it is taken back
+  /run/gpuops/node.json      {'schema': 1, 'said', 'at', 'error'}: digest of what was said last, and when, in seconds of
+                             the boot's clock: a round that has nothing new asks nobody
+
+Nothing of it keeps the host from its work: who tells in passing is told by an error that it was not said.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ..cluster.custody.claims import Apply
+from ..cluster.labels import HEALTH_MANAGER
+from ..core import boot_record
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import DIRECTORY as LASTING
+from ..core.lock import DIRECTORY as PASSING
+from ..core.startup import BOOT_UNIT
+from ..health.state import SUMMARY
+from . import api
+from .node import (
+    HEARTBEAT_SECONDS,
+    Report,
+    is_ours,
+    last_claim,
+    next_claim,
+    report_of,
+    status_patch,
+    status_without,
+)
+
+SAID, LATEST = LASTING + "/node.json", PASSING + "/node.json"
+SCHEMA = 1
+# After one that has failed
+RETRY_SECONDS = 15.0
+# Of requests that another writer came before
+_ATTEMPTS = 5
+# Whose credential is of no node of this cluster any more
+_GONE = (401, 403, api.GONE)
+
+Object = Dict[str, Any]
+
+
+def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name: str = "",
+         in_passing: bool = False) -> Dict[str, Any]:
+    """Say what is to be said; {'changed', 'node', 'conditions', 'cordoned'}. Raises GpuOpsError where it cannot be.
+
+    cordons:    whether the host may cordon its node.
+    name:       of the Node, where its credential does not say it and it is not called as the host.
+    in_passing: whether nobody is asked where nothing is new; the result has then no 'node'.
+    """
+    report = _report(host, stale_seconds)
+    said = _digest(report, cordons, kubeconfig, name)
+    if in_passing and not _is_due(host, said):
+        return {"changed": False}
+    try:
+        found = api.within(api.WHOLE_SECONDS, lambda: _said(
+            host, kubeconfig, name, lambda node, now: status_patch(node, report, now),
+            lambda node: next_claim(node, report, cordons)))
+    except GpuOpsError as error:
+        _remember(host, said, error.found)
+        raise
+    _remember(host, said, "")
+    return {**found, "conditions": [
+        {"type": name, "status": each.status, "reason": each.reason, "message": each.message}
+        for name, each in report.conditions.items()]}
+
+
+def take_back(host: Host) -> None:
+    """What was said, where the cluster still knows this node. Raises GpuOpsError where nobody answers."""
+    there = said_before(host)
+    if there and host.exists(there["kubeconfig"]):
+        try:
+            api.within(api.WHOLE_SECONDS, lambda: _said(
+                host, there["kubeconfig"], there["node"], lambda node, _now: status_without(node), last_claim))
+        except GpuOpsError as error:
+            if isinstance(error, api.ApiRefused) and error.status in _GONE:
+                return _forget(host)
+            raise GpuOpsError(
+                "agent.not_taken_back",
+                found="what was said of node %s is not taken back: %s" % (there["node"], error.found),
+                wanted="a Node without the conditions and the cordon of a host that tells of itself no more",
+                remedy="make the API server reachable from this host and run again; or uncordon the node, and remove "
+                       "%s here" % SAID,
+            ) from error
+    _forget(host)
+
+
+def _forget(host: Host) -> None:
+    for path in (SAID, LATEST):
+        host.remove(path)
+
+
+def said_before(host: Host) -> Optional[Mapping[str, str]]:
+    """{'node', 'kubeconfig'} where something was said of a Node, None where nothing was."""
+    text = host.read(SAID)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        return {"node": str(found["node"]), "kubeconfig": str(found["kubeconfig"])}
+    except (ValueError, TypeError, KeyError):
+        # Somebody has; of whom is not known any more, and nothing can be taken back
+        return {"node": "?", "kubeconfig": "/nonexistent"}
+
+
+def _report(host: Host, stale_seconds: float) -> Report:
+    data = None
+    with contextlib.suppress(GpuOpsError, ValueError):
+        data = json.loads(host.read(SUMMARY) or "null")
+    return report_of(data, host.boot(), _of_boot(host), time.time(), stale_seconds)
+
+
+def _of_boot(host: Host) -> Mapping[str, Any]:
+    """Of a boot whose unit was ended in the middle, that too."""
+    found = boot_record.read(host)
+    if found.get("state") == boot_record.WORKING and host.unit(BOOT_UNIT).get("ActiveState") in (
+            "deactivating", "failed"):
+        return {**found, "state": boot_record.FAILED, "reason": "it was ended before it was done; its time may be over"}
+    return found
+
+
+def _said(host: Host, kubeconfig: str, name: str, status: Callable[[Object, float], Optional[Object]],
+          claim: Callable[[Object], Optional[Apply]]) -> Dict[str, Any]:
+    """The cordon first: pods that come meanwhile would be the ones to lose."""
+    with api.conversation(host, kubeconfig, time.monotonic() + api.WHOLE_SECONDS) as server:
+        name = name or server.node or os.uname().nodename.lower()
+        path = api.node_path(name)
+        node = server.get(path)
+        _note(host, name, kubeconfig)
+        changed, node = _claimed(server, path, node, claim)
+        patch = status(node, time.time())
+        if patch is not None:
+            node = server.patch(path + "/status", patch, api.STRATEGIC_MERGE_PATCH, fieldManager=HEALTH_MANAGER)
+        return {"changed": changed or patch is not None, "node": name, "cordoned": is_ours(node)}
+
+
+def _claimed(server: api.Api, path: str, node: Object, claim: Callable[[Object], Optional[Apply]]) -> Any:
+    """(whether anything was said, the Node after it)."""
+    changed = False
+    for attempt in range(_ATTEMPTS):
+        step = claim(node)
+        if step is None:
+            break
+        try:
+            if step.by_name:
+                node = server.patch(path, step.body, api.MERGE_PATCH, fieldManager=HEALTH_MANAGER)
+            else:
+                node = server.patch(path, step.body, api.SERVER_SIDE_APPLY, fieldManager=step.manager, force="true")
+            changed = True
+        except api.ApiRefused as error:
+            if error.status != api.CONFLICT or attempt == _ATTEMPTS - 1:
+                raise
+            node = server.get(path)
+    return changed, node
+
+
+def _note(host: Host, name: str, kubeconfig: str) -> None:
+    """Before the first word: what is not known to have been said cannot be taken back."""
+    text = json.dumps({"schema": SCHEMA, "node": name, "kubeconfig": kubeconfig}, sort_keys=True) + "\n"
+    with contextlib.suppress(GpuOpsError):
+        if host.read(SAID) != text:
+            host.make_directory(LASTING, 0o700)
+            host.write(SAID, text, 0o600)
+
+
+def _digest(report: Report, cordons: bool, kubeconfig: str, name: str) -> str:
+    parts: List[Any] = [cordons, kubeconfig, name, sorted(report.sick), report.is_known, sorted(
+        (key, each.status, each.reason, each.message) for key, each in report.conditions.items())]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _is_due(host: Host, said: str) -> bool:
+    """Whether this is new, or has to be said again, or was not said when it was tried, a little while ago."""
+    try:
+        before = json.loads(host.read(LATEST) or "null")
+        passed = _now() - before["at"]
+        if before["error"]:
+            return not 0 <= passed < RETRY_SECONDS
+        return bool(before["said"] != said) or not 0 <= passed < HEARTBEAT_SECONDS
+    except (GpuOpsError, ValueError, TypeError, KeyError):
+        return True
+
+
+def _remember(host: Host, said: str, error: str) -> None:
+    """What cannot be remembered is said again."""
+    with contextlib.suppress(GpuOpsError):
+        host.make_directory(PASSING, 0o700)
+        host.write(LATEST, json.dumps({"schema": SCHEMA, "said": said, "at": _now(), "error": error}) + "\n", 0o600)
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

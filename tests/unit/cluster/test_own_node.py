@@ -1,0 +1,370 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host tells of its GPUs with its kubelet's credential, to a real API server that keeps each node to its own object.
+"""
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+import pytest
+import yaml
+from real_api import RealApi, node
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import api as speaking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.claims import cordoned_by_others
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import HEALTH_CORDON, HEALTH_MANAGER, HOLD
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.state import SUMMARY
+
+DETECTOR = REPOSITORY / "docs" / "node-problem-detector.yaml"
+_RBAC, _ADMISSION = ("/apis/%s/v1" % group for group in ("rbac.authorization.k8s.io", "admissionregistration.k8s.io"))
+# All but the DaemonSet, for which there is no kubelet
+PLACES = {"Namespace": "/api/v1/namespaces",
+          "ServiceAccount": "/api/v1/namespaces/node-problem-detector/serviceaccounts",
+          "ClusterRole": _RBAC + "/clusterroles", "ClusterRoleBinding": _RBAC + "/clusterrolebindings",
+          "ValidatingAdmissionPolicy": _ADMISSION + "/validatingadmissionpolicies",
+          "ValidatingAdmissionPolicyBinding": _ADMISSION + "/validatingadmissionpolicybindings"}
+CONFIG = "/etc/kubernetes/kubelet.conf"
+SICK = {"key": "gpu GPU-0 xid 79", "kind": "sick", "named": "GPU 0000:3b:00.0 (GPU-0)", "code": "xid 79",
+        "text": "the GPU has fallen off the bus", "to_do": "reboot the node", "check": ""}
+NUMBERS = itertools.count(1)
+NAMES = ("GpuSick", "GpuResetPending", "GpuWarning")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    found = RealApi(tmp_path_factory.mktemp("server"), nodes=True)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+class Bed:
+    """A host, and its Node as the one who may do everything sees it."""
+
+    def __init__(self, server: RealApi, root: Path, name: str) -> None:
+        self.server, self.name, self.client = server, name, server.client()
+        self.path = "/api/v1/nodes/" + name
+        self.client.create("/api/v1/nodes", node(name))
+        self.host = Host(str(root))
+        self.has(server.kubelet(name).read_text())
+
+    def has(self, kubeconfig: str) -> None:
+        self.host.write(CONFIG, kubeconfig, 0o600)
+
+    def looks(self, *findings: Dict[str, Any]) -> None:
+        self.host.write(SUMMARY, json.dumps({
+            "schema": 1, "boot": self.host.boot(), "looked": time.time(), "findings": findings, "unknown": []}))
+
+    def tells(self, *findings: Dict[str, Any], cordons: bool = True, **more: Any) -> Dict[str, Any]:
+        self.looks(*findings)
+        return telling.tell(self.host, CONFIG, 300, cordons, **more)
+
+    @property
+    def node(self) -> Dict[str, Any]:
+        return self.client.get(self.path)
+
+    @property
+    def conditions(self) -> Dict[str, str]:
+        return {each["type"]: each["status"] for each in self.node["status"]["conditions"]}
+
+    @property
+    def is_cordoned(self) -> bool:
+        return bool(self.node["spec"].get("unschedulable"))
+
+    @property
+    def taints(self) -> List[str]:
+        return [each["key"] for each in self.node["spec"].get("taints") or ()]
+
+    def cordon(self, unschedulable: Optional[bool] = True) -> None:
+        """As kubectl does."""
+        self.client.patch(self.path, {"spec": {"unschedulable": unschedulable}})
+
+
+@pytest.fixture
+def bed(server: RealApi, tmp_path: Path) -> Bed:
+    return Bed(server, tmp_path, "gpu-%d" % next(NUMBERS))
+
+
+def test_a_sick_host_is_seen_and_cordoned_and_comes_back(bed: Bed) -> None:
+    """With nothing but what a kubelet has on its disk, and without touching a taint."""
+    before = bed.taints
+    assert before == ["node.kubernetes.io/not-ready"], "of the server, and of no field manager"
+    assert bed.tells()["changed"] and bed.conditions == {"Ready": "True", **dict.fromkeys(NAMES, "False")}
+    assert not bed.is_cordoned
+    told = bed.tells(SICK)
+    assert (told["node"], told["cordoned"]) == (bed.name, True) and bed.is_cordoned
+    assert bed.conditions["GpuSick"] == "True"
+    assert "fallen off the bus" in bed.node["metadata"]["annotations"][HEALTH_CORDON]
+    assert bed.tells(SICK)["changed"] is False
+    assert bed.tells()["cordoned"] is False
+    assert not bed.is_cordoned and bed.conditions["GpuSick"] == "False" and bed.taints == before
+    assert not any("gpuops" in key for key in bed.node["metadata"].get("annotations") or ())
+
+
+def test_a_boot_that_has_failed_takes_the_node_out_and_the_reason_is_seen(bed: Bed) -> None:
+    boot_record.end(bed.host, 0, boot_record.FAILED, "GPU 3 is ill")
+    telling.tell(bed.host, CONFIG, 300, True)
+    told = next(each for each in bed.node["status"]["conditions"] if each["type"] == "GpuSick")
+    assert (told["status"], told["reason"]) == ("True", "GpuHostNotValidated") and "GPU 3 is ill" in told["message"]
+    assert bed.is_cordoned and "GPU 3 is ill" in bed.node["metadata"]["annotations"][HEALTH_CORDON]
+    boot_record.settle(bed.host)
+    bed.tells()
+    assert not bed.is_cordoned and bed.conditions["GpuSick"] == "False"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_cordon_of_others_stays(bed: Bed, first: bool) -> None:
+    """Of a person's before ours, and of a run's after it."""
+    if first:
+        bed.cordon()
+    bed.tells(SICK)
+    if not first:
+        bed.client.apply(bed.path, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": bed.name},
+                                    "spec": {"unschedulable": True}}, manager="gpuops-custody-a")
+    assert HEALTH_MANAGER in cordoned_by_others(bed.node)
+    bed.tells()
+    assert bed.is_cordoned and HEALTH_MANAGER not in cordoned_by_others(bed.node)
+
+
+def test_who_uncordons_it_means_it_until_something_else_is_sick(bed: Bed) -> None:
+    bed.tells(SICK)
+    bed.cordon(None)
+    bed.tells(SICK)
+    assert not bed.is_cordoned and bed.conditions["GpuSick"] == "True"
+    bed.tells(SICK, dict(SICK, key="gpu GPU-1 xid 64"))
+    assert bed.is_cordoned
+
+
+def test_a_hold_mark_keeps_it_cordoned(bed: Bed) -> None:
+    bed.tells(SICK)
+    bed.client.patch(bed.path, {"metadata": {"annotations": {HOLD: "Ann"}}})
+    bed.tells()
+    assert bed.is_cordoned
+    bed.client.patch(bed.path, {"metadata": {"annotations": {HOLD: None}}})
+    bed.tells()
+    assert not bed.is_cordoned
+
+
+def test_a_host_that_may_only_tell_takes_its_cordon_back(bed: Bed) -> None:
+    bed.tells(SICK)
+    bed.tells(SICK, cordons=False)
+    assert not bed.is_cordoned and bed.conditions["GpuSick"] == "True"
+
+
+def test_another_writer_in_between_is_no_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    get, left = speaking.Api.get, iter(range(2))
+
+    def disturbed(api: speaking.Api, path: str) -> Dict[str, Any]:
+        found = get(api, path)
+        if next(left, None) is not None:
+            bed.client.patch(bed.path, {"metadata": {"annotations": {"of": str(time.time())}}})
+        return found
+
+    monkeypatch.setattr(speaking.Api, "get", disturbed)
+    bed.tells(SICK)
+    assert bed.is_cordoned
+
+
+def test_no_host_tells_of_the_node_of_another(bed: Bed) -> None:
+    bed.client.create("/api/v1/nodes", node(bed.name + "-other"))
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK, name=bed.name + "-other")
+    assert caught.value.code == "agent.refused_by_cluster" and "403" in caught.value.found
+
+
+def test_everything_that_was_said_is_taken_back_and_nothing_else(bed: Bed) -> None:
+    before = bed.taints
+    bed.tells(SICK)
+    telling.take_back(bed.host)
+    assert bed.conditions == {"Ready": "True"} and not bed.is_cordoned and bed.taints == before
+    assert telling.said_before(bed.host) is None
+    telling.take_back(bed.host)
+
+
+@pytest.mark.parametrize("change", ["gone", "kubeconfig"])
+def test_of_a_node_that_has_left_the_cluster_nothing_is_taken_back(bed: Bed, change: str) -> None:
+    bed.tells(SICK)
+    if change == "gone":
+        bed.client.delete(bed.path)
+    else:
+        bed.host.remove(CONFIG)
+    telling.take_back(bed.host)
+    assert telling.said_before(bed.host) is None
+
+
+def test_in_passing_nobody_is_asked_where_nothing_is_new(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: List[str] = []
+    get = speaking.Api.get
+    monkeypatch.setattr(speaking.Api, "get", lambda api, path: asked.append(path) or get(api, path))  # type: ignore
+    clock = [1000.0]
+    monkeypatch.setattr(telling, "_now", lambda: clock[0])
+    assert "node" in bed.tells(in_passing=True) and len(asked) == 1
+    clock[0] += 100
+    assert bed.tells(in_passing=True) == {"changed": False} and len(asked) == 1
+    assert bed.tells(SICK, in_passing=True)["changed"] and len(asked) == 2
+    clock[0] += 300
+    assert "node" in bed.tells(SICK, in_passing=True) and len(asked) == 3
+    bed.host.write(telling.LATEST, "{")
+    assert "node" in bed.tells(SICK, in_passing=True)
+
+
+def test_what_could_not_be_said_is_said_a_little_later(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(telling, "_now", lambda: clock[0])
+    whole = bed.host.read(CONFIG) or ""
+    bed.has(whole.replace("127.0.0.1:", "127.0.0.1:1"))
+    with pytest.raises(GpuOpsError):
+        bed.tells(SICK, in_passing=True)
+    bed.has(whole)
+    assert bed.tells(SICK, in_passing=True) == {"changed": False}
+    clock[0] += telling.RETRY_SECONDS
+    assert bed.tells(SICK, in_passing=True)["cordoned"]
+
+
+def test_a_server_that_answers_nothing_holds_nobody_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking, "STEP_SECONDS", 0.5)
+    pid = bed.server._server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(GpuOpsError) as caught:
+            bed.tells(SICK)
+        assert caught.value.code == "agent.no_answer"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert bed.tells(SICK)["cordoned"]
+
+
+def test_a_look_up_without_an_end_holds_nobody_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking, "WHOLE_SECONDS", 0.5)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *words, **more: time.sleep(5))
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code == "agent.api_hangs"
+
+
+def test_a_renewed_certificate_in_files_is_used(bed: Bed) -> None:
+    """As kubeadm has it: certificate and key are one file, which the kubelet exchanges."""
+    text = json.loads(bed.host.read(CONFIG) or "")
+    user = text["users"][0]["user"]
+    pem = b"".join(base64.b64decode(user[key]) for key in ("client-certificate-data", "client-key-data"))
+    text["users"][0]["user"] = {"client-certificate": "pki/client.pem", "client-key": "pki/client.pem"}
+    bed.has(json.dumps(text))
+    bed.host.write("/etc/kubernetes/pki/client.pem", "cut short")
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code == "agent.kubeconfig_unusable"
+    bed.host.write("/etc/kubernetes/pki/client.pem", pem.decode())
+    assert bed.tells(SICK)["node"] == bed.name
+
+
+def test_no_credential_lies_in_a_file_of_ours(bed: Bed) -> None:
+    bed.tells(SICK)
+    key = json.loads(bed.host.read(CONFIG) or "")["users"][0]["user"]["client-key-data"]
+    root = Path(bed.host.path("/"))
+    for path in root.rglob("*"):
+        if path.is_file() and not str(path).endswith(CONFIG):
+            assert key not in path.read_text() and "PRIVATE KEY" not in path.read_text()
+
+
+def test_another_server_is_not_believed(bed: Bed, tmp_path: Path) -> None:
+    text = json.loads(bed.host.read(CONFIG) or "")
+    text["clusters"][0]["cluster"].pop("certificate-authority-data")
+    bed.has(json.dumps(text))
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code == "agent.no_answer" and "certificate" in caught.value.found.lower()
+
+
+def token_of(client: Client, account: str, bound: Dict[str, Any]) -> str:
+    """A token of a service account that is bound to a Node, as a pod's is."""
+    found = client.create("/api/v1/namespaces/%s/serviceaccounts/%s/token" % tuple(account.split("/")), {
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+            "expirationSeconds": 3600, "boundObjectRef": {
+                "apiVersion": "v1", "kind": "Node", **{key: bound["metadata"][key] for key in ("name", "uid")}}}})
+    return str(found["status"]["token"])
+
+
+def test_a_token_that_is_bound_to_the_node_will_do(bed: Bed) -> None:
+    account = bed.name
+    bed.client.create("/api/v1/namespaces/default/serviceaccounts", {
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": account}}
+    bed.client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", {**rbac, "kind": "ClusterRole", "rules": [
+        {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["get", "patch"]}]})
+    bed.client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {
+        **rbac, "kind": "ClusterRoleBinding",
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]})
+    text = json.loads(bed.host.read(CONFIG) or "")
+    text["users"][0]["user"] = {"tokenFile": "/etc/kubernetes/token"}
+    bed.has(json.dumps(text))
+    bed.host.write("/etc/kubernetes/token", token_of(bed.client, "default/" + account, bed.node) + "\n", 0o600)
+    assert bed.tells(SICK)["node"] == bed.name and bed.is_cordoned
+
+
+# The detector of docs/node-problem-detector.yaml, with its token and no other right
+
+
+@pytest.fixture
+def detector(bed: Bed) -> Client:
+    """Of this node, once its policy is in force."""
+    for item in yaml.safe_load_all(DETECTOR.read_text()):
+        if item["kind"] in PLACES:
+            bed.client.apply("%s/%s" % (PLACES[item["kind"]], item["metadata"]["name"]), item)
+    token = token_of(bed.client, "node-problem-detector/node-problem-detector", bed.node)
+    found = Client(Connection(host=bed.client.url, api_key=token, ca_cert=str(bed.server._authority.certificate)))
+    _answer, is_in_force = wait_for(lambda: refused(found, bed.path, Ready="False"), bool, 60, 1)
+    assert is_in_force
+    return found
+
+
+def refused(client: Client, path: str, **conditions: str) -> str:
+    """Why these conditions may not be told, '' where they may: by a dry run, as a detector tells them."""
+    there = {each["type"]: each for each in client.get(path)["status"]["conditions"]}
+    for name, status in conditions.items():
+        there[name] = {**there.get(name, {"type": name, "reason": "Test"}), "status": status}
+    return refused_status(client, path, {"conditions": list(there.values())})
+
+
+def refused_status(client: Client, path: str, status: Dict[str, Any]) -> str:
+    try:
+        client.patch(path + "/status", {"status": status}, dry_run=True)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+def test_the_detector_of_the_page_tells_of_its_own_node_and_nothing_else(bed: Bed, detector: Client) -> None:
+    assert refused(detector, bed.path, GpuSick="True", GpuResetPending="Unknown", GpuWarning="False") == ""
+    for conditions in ({"Ready": "False"}, {"Ready": "False", "GpuSick": "True"}, {"DiskPressure": "True"}):
+        assert "tells GpuSick, GpuResetPending and GpuWarning" in refused(detector, bed.path, **conditions)
+    other = bed.client.create("/api/v1/nodes", node(bed.name + "-other"))
+    assert "of that node alone" in refused(detector, "/api/v1/nodes/" + other["metadata"]["name"], GpuSick="True")
+    assert "conditions alone" in refused_status(detector, bed.path, {"allocatable": {"nvidia.com/gpu": "64"}})
+    assert "conditions alone" in refused_status(detector, bed.path, {"capacity": {"nvidia.com/gpu": "64"}})
+    for path, body in ((bed.path, {"spec": {"unschedulable": True}}), (bed.path, {"metadata": {"labels": {"a": "b"}}})):
+        with pytest.raises(ApiError):
+            detector.patch(path, body, dry_run=True)
+
+
+def test_the_policy_of_the_page_is_in_nobody_elses_way(bed: Bed, detector: Client) -> None:
+    assert refused(bed.client, bed.path, Ready="False") == ""
+    bed.tells(SICK)
+    assert bed.conditions["GpuSick"] == "True"
