@@ -16,7 +16,7 @@ from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
 from ..health import state as health
-from . import boot
+from . import boot, watch
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy
 
 # For root alone
@@ -28,7 +28,7 @@ UNITS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/syste
 A_POLICY = "(a policy)\n"
 
 # In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there
-_ORDER = (boot.DROP_IN, boot.UNIT_FILE, POLICY_FILE)
+_ORDER = (boot.DROP_IN, boot.UNIT_FILE, watch.UNIT_FILE, watch.SCRIPT, POLICY_FILE)
 
 _COMMAND = '''import sys
 
@@ -42,6 +42,22 @@ except ImportError as error:
 sys.path.remove(ARCHIVE)
 shipped.run_command(ARCHIVE)
 '''
+
+
+@dataclass(frozen=True)
+class Watching:
+    """The unit that watches.
+
+    files:   {path: text} of its files, None for one that is not there.
+    enabled: whether a boot starts it.
+    runs:    whether systemd has it at work, or about to be.
+    code:    the archive that it runs from, '' where it does not watch.
+    """
+
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    enabled: bool = False
+    runs: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class Observation:
     enabled:    whether a boot starts the unit.
     others:     {unit that starts pods: whether the host has it}.
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
+    watching:   the unit that watches.
     health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
@@ -74,6 +91,7 @@ class Observation:
     enabled: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     held: bool = False
+    watching: Watching = field(default_factory=Watching)
     health: bool = False
     restore: Tuple[Step, ...] = ()
 
@@ -91,13 +109,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     restore = tuple(step if step.subject != POLICY_FILE else replace(step, change={"before": A_POLICY, "after": None})
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
+    watching = _watching(host)
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
     if policy.state == "absent":
         return Observation(
-            archives=there, enabled=enabled, held=held,
+            archives=there, enabled=enabled, held=held, watching=watching,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
-            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
+            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC, watch.LOCK))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)
@@ -112,11 +131,23 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         units={path: host.read(path) for path in boot.FILES},
         enabled=enabled,
         held=held,
+        watching=watching,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
                 for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore
-                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES)),
+                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES, *watch.FILES)),
     )
+
+
+def _watching(host: Host) -> Watching:
+    """Whoever else may watch, as a person who has called the command: the unit does what it is there for only itself."""
+    files = {path: host.read(path) for path in watch.FILES}
+    found = host.unit(watch.UNIT) if files[watch.UNIT_FILE] is not None or host.exists(watch.LOCK) else {}
+    watcher = watch.watcher(host) if found else None
+    is_its = watcher is not None and found.get("MainPID") == str(watcher.pid)
+    return Watching(
+        files, host.link(watch.WANTS) is not None, found.get("ActiveState", "inactive") not in ("inactive", "failed"),
+        watcher.code if watcher is not None and is_its else "")
 
 
 def archive_path(code: str) -> str:

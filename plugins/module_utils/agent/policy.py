@@ -18,6 +18,7 @@ from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
 from ..health.policy import policy_of as health_policy_of
 from .boot import MODES, NONE
+from .watch import address_of
 
 SCHEMA = 1
 POLICY_FILE = "/etc/gpuops/policy.json"
@@ -28,12 +29,14 @@ ARGUMENTS: Dict[str, Any] = {
     "command": {"type": "path", "default": "/usr/local/sbin/gpuops"},
     "boot": {"type": "str", "default": NONE, "choices": list(MODES)},
     "boot_timeout": {"type": "int", "default": 900},
+    "watch": {"type": "bool", "default": False},
+    "watch_listen": {"type": "str", "default": ""},
     "health": {"type": "dict", "default": {}},
     "health_metrics_directory": {"type": "str", "default": ""},
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory")
+KEPT = ("state", "command", "boot", "boot_timeout", "watch", "watch_listen", "health", "health_metrics_directory")
 NAME = "agent"
 
 
@@ -45,6 +48,7 @@ class Policy:
     command:      path of the command.
     boot:         one of boot.MODES.
     boot_timeout: seconds that the unit may take.
+    watch:        whether a unit watches the host's health.
     text:         of the policy's file.
     """
 
@@ -52,6 +56,7 @@ class Policy:
     command: str = "/usr/local/sbin/gpuops"
     boot: str = NONE
     boot_timeout: int = 900
+    watch: bool = False
     text: str = field(default="", repr=False)
 
 
@@ -75,7 +80,9 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             remedy="give `boot_timeout` as 900, or leave it out",
             option="boot_timeout",
         )
-    return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],
+    if parameters["watch_listen"]:
+        address_of(parameters["watch_listen"])
+    return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"], parameters["watch"],
                   text_of(_options(parameters["policy"]), parameters))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from ..agent import boot as boot_unit
 from ..agent.policy import NAME as AGENT
-from ..agent.policy import POLICY_FILE, options_in
+from ..agent.policy import POLICY_FILE
 from ..core import kept
 from ..core.applying import apply_held
 from ..core.capability import Capability, Run, StepBegins, untold
@@ -31,8 +31,6 @@ from ..hardware.node import host_facts
 from ..hardware.report import read_host
 from ..health.errors import read_errors
 from ..health.model import State
-from ..health.policy import HealthPolicy
-from ..health.policy import policy_of as health_policy_of
 from ..health.state import look_and_keep
 from ..health.state import release as release_finding
 from ..health.summary import summary
@@ -49,7 +47,8 @@ from ..registry import (
 )
 from ..validation.on_host import validate_host
 from ..writing import boards_of
-from . import boot_record
+from . import boot_record, host_policy
+from .host_policy import health_options
 
 VALIDATION = "validation"
 # The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
@@ -63,16 +62,7 @@ Options = Mapping[str, Any]
 
 def policy(host: Host, path: str = POLICY_FILE) -> Dict[str, Any]:
     """The options of gpu_plan that this host is to have. Raises GpuOpsError without any."""
-    require_root(host, TO_READ)
-    text = host.read(path)
-    if text is None:
-        raise GpuOpsError(
-            "gpuops.no_policy",
-            found="no %s" % path,
-            wanted="the policy of this host",
-            remedy="run the role gpuops.nvidia.node_agent for it, or name another file with --policy",
-        )
-    options = options_in(text)
+    options = host_policy.read(host, path)
     known = {*(capability.name for capability in CAPABILITIES), AGENT, VALIDATION}
     wrong = [name for name, given in options.items() if name not in known or not isinstance(given, dict)]
     if wrong:
@@ -104,20 +94,15 @@ def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
 def health(host: Host, options: Options) -> Dict[str, Any]:
     """One look at the host's health, kept and judged: the summary, and what has ended."""
     require_root(host, TO_READ)
-    return _told(look_and_keep(host, *_of_health(options)))
+    given = health_options(options)
+    return _told(look_and_keep(host, given.policy, given.metrics_directory))
 
 
 def release(host: Host, options: Options, key: str) -> Dict[str, Any]:
     """A person takes a finding back, or all of one GPU or of the host: see health.state.release()."""
     require_root(host)
-    policy_of_health, directory = _of_health(options)
-    return dict(_told(release_finding(host, policy_of_health, key, asked_by(), directory)), changed=True)
-
-
-def _of_health(options: Options) -> Tuple[HealthPolicy, str]:
-    """(policy, where metrics go)."""
-    own = options.get(AGENT) or {}
-    return health_policy_of(own.get("health") or {}), own.get("health_metrics_directory") or ""
+    given = health_options(options)
+    return dict(_told(release_finding(host, given.policy, key, asked_by(), given.metrics_directory)), changed=True)
 
 
 def _told(state: State) -> Dict[str, Any]:

@@ -24,7 +24,7 @@ from ..core.plan import Disruption, Step, readable
 from ..core.secrets import masked, passwords
 from ..registry import secrets_of
 from ..validation.compute.levels import NAMES
-from . import acts, text
+from . import acts, text, watch
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 LOCK_SECONDS = 600
@@ -111,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
          text.health)
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
+    # Only told of here: see entry.py
+    watch.add_arguments(acts_known.add_parser(watch.WORD, help=watch.TOLD, description=watch.TOLD))
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
     history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
                          help="how many events, 0 for all that are kept (default: %(default)s)")

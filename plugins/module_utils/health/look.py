@@ -24,8 +24,9 @@ from .policy import HealthPolicy
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 
 
-def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
-    """All that a round reads. before: the state, for what need not be read again.
+def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool = True) -> Look:
+    """All that a round reads. before: the state, for what need not be read again. asks_nvml: whether GPUs are asked too,
+    which wakes those that nobody uses.
 
     While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
     GPU that is being reset.
@@ -35,7 +36,12 @@ def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
     if _is_worked_on(host):
         return look
     bus = _read(lambda: read_bus(host))
-    reading, left = _ask(host, before, policy) if bus is None or bus.gpus else (NvmlReading(), (0, ""))
+    reading: Optional[NvmlReading] = None
+    left = before.left
+    if bus is not None and not bus.gpus:
+        reading, left = NvmlReading(), (0, "")
+    elif asks_nvml:
+        reading, left = _ask(host, before, policy)
     return replace(
         look, nvml=reading, left=left, bus=None if bus is None else _places(bus),
         fabric=bus is not None and bool(bus.fabric), services=_services(host, bus),
@@ -45,8 +51,10 @@ def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
 
 def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
     """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
+    boot = host.boot()
     return Look(
-        taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
+        taken=time.monotonic_ns(), at=time.time(), boot=boot, load=_load(host),
+        records=read_records(host, before.sequence if before.boot == boot else 0),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
 
 
@@ -62,9 +70,9 @@ def _load(host: Host) -> str:
     return _read(lambda: load_of(host)) or ""
 
 
-def read_records(host: Host) -> Optional[Tuple[Record, ...]]:
-    """None where the log cannot be read; one without a record is none that the kernel keeps."""
-    texts = host.kernel_log()
+def read_records(host: Host, first: int = 0) -> Optional[Tuple[Record, ...]]:
+    """From that number on. None where the log cannot be read; one without a record is none that the kernel keeps."""
+    texts = host.kernel_log(first)
     return tuple(_records(texts)) or None if texts else None
 
 
