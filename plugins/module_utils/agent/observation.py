@@ -140,7 +140,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
 
 
 def _watching(host: Host) -> Watching:
-    """Whoever else may watch, as a person who has called the command: the unit does what it is there for only itself."""
+    """Somebody else may watch, as a person who has called the command: the unit then does not."""
     files = {path: host.read(path) for path in watch.FILES}
     found = host.unit(watch.UNIT) if files[watch.UNIT_FILE] is not None or host.exists(watch.LOCK) else {}
     watcher = watch.watcher(host) if found else None

@@ -3,8 +3,8 @@
 """A unit that watches the GPUs of a host all the time. Pure, but for who watches now.
 
 Systemd goes on with the text of a unit that it knows until it is reloaded, and a reload takes GPUs from running
-containers. So whatever may change is in none of it: the command's path is in a script, and all else in the policy, which
-is read anew when it changes.
+containers. So nothing of it may change: the command's path is in a script, and all else in the policy, which is read
+anew when it changes.
 """
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def end(child: int) -> bool:
 
 
 def take_away() -> None:
-    """Have no ended child of this process stay: those that were left behind may have ended since. Not to be called while
-    somebody waits for one."""
+    """Have no ended child of this process stay: those that were left behind may have ended since. Not to be called
+    while somebody waits for one."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

@@ -904,6 +904,8 @@ class NewRecords:
                     raise
                 self.skip()
                 return None
+            if not data:
+                break
             found.append(data.decode("utf-8", "replace"))
         return found
 

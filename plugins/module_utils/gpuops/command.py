@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 from ansible.module_utils.common.parameters import remove_values
 
 from ..agent.policy import POLICY_FILE
+from ..agent.watch import WORD as WATCH
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.plan import Disruption, Step, readable
@@ -112,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
     # Only told of here: see entry.py
-    watch.add_arguments(acts_known.add_parser(watch.WORD, help=watch.TOLD, description=watch.TOLD))
+    watch.add_arguments(acts_known.add_parser(WATCH, help=watch.TOLD, description=watch.TOLD))
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
     history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
                          help="how many events, 0 for all that are kept (default: %(default)s)")

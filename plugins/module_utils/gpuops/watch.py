@@ -3,8 +3,8 @@
 """`gpuops watch`: rounds of looking at the host's health, at once when the driver logs something, else by time.
 
 Asleep it holds the kernel's log, its own lock and, where metrics are served, their socket: nothing of the driver, and
-never the host's lock. Whatever fails is told once and does not end it. It ends with a signal, at once, also in the middle of a
-round: what is kept is replaced as a whole.
+never the host's lock. Whatever fails is told once and does not end it. A signal ends it at once, also in the middle of
+a round: what is kept is replaced as a whole.
 """
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def _say(line: str) -> None:
 
 
 def watch(host: Host, path: str = POLICY_FILE) -> NoReturn:
-    """Watch a host for ever, by the policy in that file. Raises GpuOpsError where that holds none, or where somebody else
-    watches already."""
+    """Watch a host for ever, by the policy in that file. Raises GpuOpsError where that holds none, or where somebody
+    else watches already."""
     watching = Watch(host, path, _say)
     pid = os.getpid()
     code = os.path.basename(os.environ.get(shipped.VARIABLE, ""))
@@ -212,7 +212,8 @@ class Watch:
 def _unforeseen(error: Exception) -> str:
     """Without its own words, which may quote anything."""
     frames = traceback.extract_tb(error.__traceback__)
-    return "%s in %s" % (type(error).__name__, ", ".join("%s:%s" % (each.filename, each.lineno) for each in frames[-3:]))
+    places = ", ".join("%s:%s" % (frame.filename, frame.lineno) for frame in frames[-3:])
+    return "%s in %s" % (type(error).__name__, places)
 
 
 def now() -> float:

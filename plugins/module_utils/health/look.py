@@ -25,8 +25,10 @@ FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 
 
 def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool = True) -> Look:
-    """All that a round reads. before: the state, for what need not be read again. asks_nvml: whether GPUs are asked too,
-    which wakes those that nobody uses.
+    """All that a round reads.
+
+    before:    the state, for what need not be read again.
+    asks_nvml: whether GPUs are asked too, which wakes those that nobody uses.
 
     While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
     GPU that is being reset.
