@@ -4,6 +4,7 @@
 cannot be reset."""
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
-from ..core.lock import HostLock
+from ..core.lock import looking
 from ..hardware.loaded import load_of
 from ..hardware.node import library_version
 from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
@@ -35,8 +36,12 @@ def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool =
     """
     # The log first: what it tells of, NVML then knows
     look = look_around(host, before)
-    if _is_worked_on(host):
-        return look
+    with contextlib.ExitStack() as stack:
+        may_look = _read(lambda: stack.enter_context(looking(host)))
+        return _look_at_devices(host, before, policy, asks_nvml, look) if may_look else look
+
+
+def _look_at_devices(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool, look: Look) -> Look:
     bus = _read(lambda: read_bus(host))
     reading: Optional[NvmlReading] = None
     left = before.left
@@ -58,14 +63,6 @@ def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
         taken=time.monotonic_ns(), at=time.time(), boot=boot, load=_load(host),
         records=read_records(host, before.sequence if before.boot == boot else 0),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
-
-
-def _is_worked_on(host: Host) -> bool:
-    try:
-        HostLock(host, "", "a look at the host's health").await_others(0)
-    except GpuOpsError:
-        return True
-    return False
 
 
 def _load(host: Host) -> str:
