@@ -122,10 +122,10 @@ class Systemd:
     state: str = "inactive"
     fails: bool = False
 
-    def unit(self, _host: Host, name: str) -> Dict[str, str]:
+    def unit(self, name: str) -> Dict[str, str]:
         return {"ActiveState": self.state, "MainPID": str(os.getpid())} if name == watch.UNIT else {}
 
-    def systemctl(self, _host: Host, *words: str) -> None:
+    def systemctl(self, *words: str) -> None:
         self.asked.append(" ".join(words))
         if words[0] in ("start", "restart") and not self.fails:
             self.watches(os.path.basename(os.environ[shipped.VARIABLE]))
@@ -145,8 +145,8 @@ class Systemd:
 @pytest.fixture
 def systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     found = Systemd(host)
-    monkeypatch.setattr(Host, "unit", found.unit)
-    monkeypatch.setattr(Host, "systemctl", found.systemctl)
+    monkeypatch.setattr(Host, "unit", lambda _host, name: found.unit(name))
+    monkeypatch.setattr(Host, "systemctl", lambda _host, *words: found.systemctl(*words))
     return found
 
 
@@ -297,7 +297,8 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 @pytest.mark.parametrize("options, code", [
     ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
     ({"watch_listen": "9836"}, "agent.listen_malformed"), ({"boot_timeout": 0}, "agent.boot_without_time"),
-    ({"health": {"nvml_seconds": 300}}, "health.policy_not_understood"), ({"health": {"rounds": 0}}, "health.policy_not_understood")])
+    ({"health": {"nvml_seconds": 300}}, "health.policy_not_understood"),
+    ({"health": {"rounds": 0}}, "health.policy_not_understood")])
 def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
         policy_of(given(**options))
