@@ -16,6 +16,7 @@ import signal
 import stat
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -854,28 +855,35 @@ def _is_kernel_log(found: os.stat_result) -> bool:
 
 
 def _kernel_records(handle: int, first: int) -> Optional[List[str]]:
+    """A log of many thousands is read every minute, by who watches."""
     found: List[str] = []
     until = time.monotonic() + KERNEL_LOG_SECONDS
     while time.monotonic() < until:
-        try:
-            data = os.read(handle, _RECORD_BYTES)
-        except BlockingIOError:
-            return found
-        except OSError as error:
-            if error.errno == errno.EPIPE:
+        for _record in range(_MOST_RECORDS):
+            try:
+                data = os.read(handle, _RECORD_BYTES)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    continue
+                return None
+            if not data:
+                return found
+            if first > 0 and _number(data) < first:
                 continue
-            return None
-        if not data:
-            return found
-        # A log of many thousands is looked at every minute
-        if not first or not _is_before(data, first):
+            # They come in their order
+            first = 0
             found.append(data.decode("utf-8", "replace"))
     return found
 
 
-def _is_before(record: bytes, first: int) -> bool:
-    number = record.split(b",", 2)[1:2]
-    return bool(number) and number[0].isdigit() and int(number[0]) < first
+def _number(record: bytes) -> int:
+    """Of a record; so high that it counts as new where it tells none."""
+    try:
+        return int(record.split(b",", 2)[1])
+    except (IndexError, ValueError):
+        return sys.maxsize
 
 
 class NewRecords:

@@ -18,7 +18,7 @@ from ..hardware.node import library_version
 from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
 from ..hardware.pci import PciBus, read_bus
 from ..validation.compute import record
-from .kernel_log import Record, parse_record
+from .kernel_log import Record, is_of_driver, parse_record
 from .model import Act, Look, Service, State
 from .policy import HealthPolicy
 
@@ -29,13 +29,17 @@ def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool =
     """All that a round reads.
 
     before:    the state, for what need not be read again.
-    asks_nvml: whether GPUs are asked too, which wakes those that nobody uses.
+    asks_nvml: whether GPUs are asked too, which wakes those that nobody uses. Where the driver has logged something,
+               they are, since what a line means depends on what NVML says.
 
     While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
     GPU that is being reset.
     """
     # The log first: what it tells of, NVML then knows
     look = look_around(host, before)
+    first = before.sequence + 1 if before.boot == look.boot else 0
+    asks_nvml = asks_nvml or any(
+        is_of_driver(record) for record in look.records or () if record.sequence >= first)
     with contextlib.ExitStack() as stack:
         may_look = _read(lambda: stack.enter_context(looking(host)))
         return _look_at_devices(host, before, policy, asks_nvml, look) if may_look else look
