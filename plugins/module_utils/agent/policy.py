@@ -112,6 +112,7 @@ def options_in(text: str) -> Dict[str, Any]:
     try:
         found = json.loads(text)
         options = dict(found["policy"])
+        own = dict(options.pop(NAME, {}))
         schema = found["schema"]
     except (ValueError, TypeError, KeyError) as error:
         raise GpuOpsError(
@@ -127,6 +128,5 @@ def options_in(text: str) -> Dict[str, Any]:
             wanted="schema %d" % SCHEMA,
             remedy="run the role gpuops.nvidia.node_agent for this host, with the release that is to be used",
         )
-    own = options.pop(NAME, {})
     # As the controller gives it: the policy without this capability's own part
     return {**options, NAME: {**own, "policy": json.dumps(options)}} if own else options

@@ -38,6 +38,8 @@ Result = Dict[str, Any]
 def main(words: Sequence[str], host: Optional[Host] = None) -> int:
     """Do what the words ask for; the exit code. host: this one, where none is given."""
     asked = _parser().parse_args(list(words))
+    if asked.word == WATCH:
+        return watch.main([WATCH, "--policy", asked.policy], host)
     host = host or Host()
     options: Mapping[str, Any] = {}
     try:
@@ -112,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
          text.health)
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
-    # Only told of here: see entry.py
+    # Where it is the first word, it has begun elsewhere: see entry.py
     watch.add_arguments(acts_known.add_parser(WATCH, help=watch.TOLD, description=watch.TOLD))
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
     history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",

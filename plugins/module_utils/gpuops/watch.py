@@ -182,7 +182,7 @@ class Watch:
             if self.host.stamps(self._path) != self._stamps:
                 self._options = self._read_options()
             self._serve(self._options.listen)
-        except GpuOpsError as error:
+        except Exception as error:
             self._complain("what was wanted before goes on", error)
 
     def _read_options(self) -> HealthOptions:

@@ -40,8 +40,10 @@ class HealthPolicy:
     nvml_seconds: int = 240
 
 
-def policy_of(given: Mapping[str, Any]) -> HealthPolicy:
+def policy_of(given: Any) -> HealthPolicy:
     """Of what a user says; the rest is as above. Raises GpuOpsError with every slip."""
+    if not isinstance(given, Mapping):
+        raise GpuOpsError.because([_malformed(repr(given), "options by their names")])
     known = {each.name for each in fields(HealthPolicy)}
     refusals: List[Refusal] = []
     for name, value in given.items():

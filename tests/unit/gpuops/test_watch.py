@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 from simulated_board import HostBoard
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.watch import LOCK, Watcher, watcher
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import libraries
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -32,6 +32,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import arc
 POLICY = "/etc/policy.json"
 XID = "3,%d,5000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
 MIB = 1 << 20
+
+
+def free_port() -> int:
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return int(tried.getsockname()[1])
 
 
 def have(host: Host, **health: Any) -> None:
@@ -187,7 +193,9 @@ def test_a_policy_that_has_changed_counts_from_the_next_round_on(played: Played)
 
 
 @pytest.mark.parametrize("text", [
-    "{", '{"schema": 9, "policy": {}}', '{"schema": 1, "policy": {"agent": {"health": {"rounds": 0}}}}', None])
+    "{", '{"schema": 9, "policy": {}}', '{"schema": 1, "policy": {"agent": [1]}}',
+    '{"schema": 1, "policy": {"agent": {"health": "x"}}}',
+    '{"schema": 1, "policy": {"agent": {"health": {"rounds": 0}}}}', None])
 def test_a_policy_that_cannot_be_followed_changes_nothing_and_is_told_once(
     played: Played, text: Optional[str]
 ) -> None:
@@ -206,6 +214,8 @@ def test_a_policy_that_cannot_be_followed_changes_nothing_and_is_told_once(
 
 @pytest.mark.parametrize("text, code", [
     (None, "gpuops.no_policy"), ("{", "agent.policy_unreadable"),
+    ('{"schema": 1, "policy": {"agent": [1]}}', "agent.policy_unreadable"),
+    ('{"schema": 1, "policy": {"agent": {"health": "x"}}}', "health.policy_not_understood"),
     ('{"schema": 1, "policy": {"agent": {"health": {"rounds": 0}}}}', "health.policy_not_understood")])
 def test_without_a_policy_it_does_not_begin(host: Host, text: Optional[str], code: str) -> None:
     host.remove(POLICY)
@@ -228,10 +238,13 @@ def test_metrics_are_served_where_the_policy_says_and_no_longer(played: Played) 
     assert played.watch._page is None
 
 
-def test_an_address_that_cannot_be_had_keeps_no_round_away(played: Played) -> None:
-    have(played.host, watch_listen="192.0.2.1:9836")
+@pytest.mark.parametrize("listen, told", [
+    ("192.0.2.1:9836", "[gpuops.address_not_free]"), ("nowhere", "[agent.listen_malformed]"),
+    (7, "AttributeError in ")])
+def test_an_address_that_cannot_be_had_keeps_no_round_away(played: Played, listen: Any, told: str) -> None:
+    have(played.host, watch_listen=listen)
     assert len(played.go_on(300)) >= 4
-    assert len(played.told) == 1 and "[gpuops.address_not_free]" in played.told[0]
+    assert len(played.told) == 1 and told in played.told[0]
 
 
 # who watches
@@ -341,12 +354,27 @@ def board(tmp_path: Path, host: Host) -> HostBoard:
     return found
 
 
+Start = Callable[..., Process]
+
+
 @pytest.fixture
-def process(board: HostBoard) -> Iterator[Process]:
-    started = Process(board)
-    yield started
-    started.started.kill()
-    started.started.communicate()
+def start(board: HostBoard) -> Iterator[Start]:
+    """Starts processes, of which none outlives the test."""
+    begun: List[Process] = []
+
+    def start_one(*words: str, **more: str) -> Process:
+        begun.append(Process(board, *words, **more))
+        return begun[-1]
+
+    yield start_one
+    for each in begun:
+        each.started.kill()
+        each.started.communicate()
+
+
+@pytest.fixture
+def process(start: Start) -> Process:
+    return start()
 
 
 def test_asleep_it_has_nothing_of_the_driver_and_no_child(process: Process) -> None:
@@ -369,26 +397,24 @@ def test_what_the_driver_logs_is_found_without_waiting(process: Process) -> None
     assert process.end() == 0
 
 
-def test_a_signal_ends_it_in_the_middle_of_a_call_that_hangs(board: HostBoard, host: Host) -> None:
+def test_a_signal_ends_it_in_the_middle_of_a_call_that_hangs(board: HostBoard, start: Start, host: Host) -> None:
     board.fault("slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)
-    process = Process(board)
+    process = start()
     process.until(process.children)
     (child,) = process.children()
     assert process.end() == 0
     assert host.process_started(child) == ""
 
 
-def test_a_second_one_is_refused_until_the_first_has_died(
-    process: Process, board: HostBoard, host: Host
-) -> None:
+def test_a_second_one_is_refused_until_the_first_has_died(process: Process, start: Start, host: Host) -> None:
     process.sleeps()
-    second = Process(board)
+    second = start()
     told = second.started.communicate(timeout=60)[1]
     assert second.started.returncode == 1
     assert "[gpuops.watched_already]" in told and "process %d" % process.pid in told
     process.started.kill()
     process.started.wait(60)
-    third = Process(board)
+    third = start()
     third.until(lambda: getattr(watcher(host), "pid", 0) == third.pid)
     assert third.end() == 0
 
@@ -400,20 +426,15 @@ def test_who_interrupts_it_by_hand_ends_it(process: Process) -> None:
     assert process.started.returncode == 130
 
 
-def test_it_takes_less_than_forty_mib_as_a_host_runs_it(board: HostBoard, host: Host, tmp_path: Path) -> None:
+def test_it_takes_less_than_forty_mib_as_a_host_runs_it(start: Start, host: Host, tmp_path: Path) -> None:
     """From the archive, with metrics served, after rounds with NVML and without."""
     content = made()[0]
     archive = tmp_path / "agent" / (hashlib.sha256(content).hexdigest()[:20] + ".zip")
     libraries.put(Host(), str(archive), content)
-    have(host, health={"round_seconds": 1, "nvml_seconds": 2})
-    process = Process(board, str(archive), script=ARCHIVED)
-    try:
-        process.until(lambda: process.kept()["rounds"] >= 3)
-        assert process.resident() < 40 * MIB
-        found = watcher(host)
-        assert found is not None and (found.code, found.pid) == (archive.name, process.pid)
-        assert shipped.compiled(str(archive)) not in Path("/proc/%d/maps" % process.pid).read_text()
-        assert process.end() == 0
-    finally:
-        process.started.kill()
-        process.started.communicate()
+    have(host, health={"round_seconds": 1, "nvml_seconds": 2}, watch_listen="127.0.0.1:%d" % free_port())
+    process = start(str(archive), script=ARCHIVED)
+    process.until(lambda: process.kept()["rounds"] >= 3)
+    assert process.resident() < 40 * MIB
+    found = watcher(host)
+    assert found is not None and (found.code, found.pid) == (archive.name, process.pid)
+    assert process.end() == 0
