@@ -29,10 +29,10 @@ _MOST_DOUBLED = 10
 class Rounds:
     """What is remembered of the rounds of a watch.
 
-    ended: when the last one had ended.
-    asked: when the last one that has asked NVML began.
-    wants: whether the next one is to ask NVML, whenever it comes.
-    heard: when the log first said something of the driver since the last one began.
+    ended:  when the last one had ended.
+    asked:  when the last one that has asked NVML began.
+    wants:  whether the next one is to ask NVML, whenever it comes.
+    heard:  when the log first said something of the driver since the last one began.
     called: how many one after the other the log has called for.
     """
 
