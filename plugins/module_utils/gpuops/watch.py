@@ -3,8 +3,8 @@
 """`gpuops watch`: rounds of looking at the host's health, at once when the driver logs something, else by time.
 
 Asleep it holds the kernel's log, its own lock and, where metrics are served, their socket: nothing of the driver, and
-never the host's lock. Whatever fails is told once and does not end it. A signal ends it at once, also in the middle of
-a round: what is kept is replaced as a whole.
+never the host's lock. Whatever fails is told, the same once an hour at most, and does not end it. A signal ends it at
+once, also in the middle of a round: what is kept is replaced as a whole.
 """
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def watch(host: Host, path: str = POLICY_FILE) -> NoReturn:
                 found="this host is watched already%s" % (" by process %d" % other.pid if other else ""),
                 wanted="one that watches it",
                 remedy="leave it to that one, or end it first: `systemctl stop gpuops-nvidia-watch`")
-        # The last that is imported; without it, each round says so
+        # The last that is imported; a round without it says so
         with contextlib.suppress(GpuOpsError):
             binding()
         shipped.let_go()
@@ -103,7 +103,7 @@ def watch(host: Host, path: str = POLICY_FILE) -> NoReturn:
 class Watch:
     """The rounds of one host. Raises GpuOpsError where its policy cannot be followed to begin with.
 
-    tell: is told what goes wrong, once.
+    tell: is told what goes wrong.
     """
 
     def __init__(self, host: Host, path: str, tell: Callable[[str], None]) -> None:
