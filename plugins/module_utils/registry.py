@@ -21,7 +21,7 @@ from .core.errors import GpuOpsError
 from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
-from .core.lock import HostLock
+from .core.lock import HostLock, unlooked
 from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
@@ -73,7 +73,14 @@ def plan_host(host: Host, parameters: Mapping[str, Any], is_alone: bool = False)
     With 'validation', the host is checked in the same call where nothing is to be done: {'checks', 'validated'}.
     With 'keep', a plan that has something to be done stays on the host: 'kept_as'.
     """
-    waited = "" if is_alone else HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
+    if is_alone:
+        return _plan_host(host, parameters, "")
+    waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
+    with unlooked(host):
+        return _plan_host(host, parameters, waited)
+
+
+def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[str, Any]:
     starting = await_startup(host)
     named = (board for each in CAPABILITIES for board in boards_of(parameters.get(each.name) or {}))
     now = facts = foreseen(read_facts(host), tuple(dict.fromkeys(named)))

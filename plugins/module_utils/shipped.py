@@ -71,7 +71,7 @@ def run_command(archive: str) -> NoReturn:
         _end("%s is not there, or not whole" % archive)
     hold(compiled(archive), private=True, below=("", STANDALONE))
     os.environ[VARIABLE] = archive
-    raise SystemExit(importlib.import_module("%s.gpuops.command" % PACKAGE).main(sys.argv[1:]))
+    raise SystemExit(importlib.import_module("%s.gpuops.entry" % PACKAGE).main(sys.argv[1:]))
 
 
 def _end(found: str) -> NoReturn:
@@ -122,6 +122,11 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return cast(CodeType, marshal.loads(data))
         return self.source_to_code(data, os.path.join(self._path, name))
 
+    def close(self) -> None:
+        """Nothing more is imported from it, and its content leaves the memory."""
+        self._names = frozenset()
+        self._files.close()
+
     def _name(self, fullname: str) -> str:
         base = fullname.replace(".", "/")
         names = (below + base + end for below in self._below for end in _ENDS)
@@ -145,6 +150,13 @@ def hold(path: str, private: bool = False, below: Sequence[str] = ("",)) -> bool
         return False
     sys.meta_path.insert(0, Archive(path, content, below))
     return True
+
+
+def let_go() -> None:
+    """Have what is held leave the memory, for who goes on for long and imports nothing any more."""
+    for finder in [each for each in sys.meta_path if isinstance(each, Archive)]:
+        sys.meta_path.remove(finder)
+        finder.close()
 
 
 def compiled(archive: str) -> str:

@@ -12,7 +12,7 @@ description:
     applies and validates on the host itself what the modules do from a controller, with the same words, results and
     exit codes. A plan that it makes is the plan that M(gpuops.nvidia.gpu_plan) makes.
   - The command needs nothing but the Python that runs this module; Ansible need not be there. It starts nothing and
-    holds nothing.
+    holds nothing, unless O(boot) or O(watch) say so.
   - Code and policy are for root alone. The policy may hold credentials, as of a repository.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -47,10 +47,25 @@ options:
     description: Seconds that the unit may take. Autoscalers give a node 15 minutes in all.
     type: int
     default: 900
+  watch:
+    description:
+      - Whether a unit, C(gpuops-nvidia-watch.service), runs C(gpuops watch), which looks at the health of the GPUs all
+        the time. It looks at once when the driver logs something, and every minute in any case; NVML is asked more
+        seldom, since that wakes GPUs that nobody uses. C(docs/health.md) has what it looks at and what it costs.
+      - It is started as soon as it is there, and started anew with the code of each release. Between two rounds it
+        holds nothing of the driver, so neither a reset of a GPU nor an exchange of the driver has to stop it.
+    type: bool
+    default: false
+  watch_listen:
+    description:
+      - Address and port at which the watch serves the host's health as metrics for Prometheus, below C(/metrics), as
+        V(127.0.0.1:9836) or V([::1]:9836). Everybody who reaches the address may read them. Empty serves none.
+    type: str
+    default: ""
   health:
     description:
-      - How C(gpuops health) judges what it sees, as the options of C(docs/health.md), such as C(overrides) of what
-        errors of the driver mean.
+      - How C(gpuops health) and C(gpuops watch) judge what they see, as the options of C(docs/health.md), such as
+        C(overrides) of what errors of the driver mean.
     type: dict
     default: {}
   health_metrics_directory:
@@ -110,6 +125,12 @@ EXAMPLES = r"""
         gpus:
           - match: [all]
             power_limit: 300
+
+- name: Have it watch the GPUs' health, and serve the metrics to this host's Prometheus
+  gpuops.nvidia.node_agent:
+    from_variables: true
+    watch: true
+    watch_listen: 127.0.0.1:9836
 
 - name: Take it away
   gpuops.nvidia.node_agent:

@@ -25,6 +25,7 @@ AGENT = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_agent"}}]
 POLICY = {"node_agent_state": "present", "node_agent_boot": "hold", "gpu_validation_expected_gpus": 2,
           "gpu_settings_gpus": [{"match": ["all"], "power_limit": 150}], "gpu_cluster_kubeconfig": ""}
 UNIT = "gpuops-nvidia-boot.service"
+WATCH_UNIT = "gpuops-nvidia-watch.service"
 BOOT_SECONDS = 600
 NODE_SECONDS = 120
 
@@ -172,6 +173,29 @@ def test_what_a_boot_loses_is_back_before_the_kubelet_and_nothing_else_is_done(f
     assert {event["step"]["capability"] for event in fleet.events(BORN)[since:]} <= {"settings", "cdi"}
     assert fleet.say(BORN, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits").split() == [
         "150.00", "150.00"]
+
+
+def watching(fleet: Fleet) -> Dict[str, str]:
+    """What systemd says of the unit that watches, and what that has found."""
+    told = fleet.say(BORN, "systemctl", "show", "-p", "ActiveState,MainPID,NeedDaemonReload", WATCH_UNIT)
+    return {**dict(line.split("=", 1) for line in told.splitlines()),
+            "summary": fleet.say(BORN, "cat", "/run/gpuops-health/summary.json")}
+
+
+def test_what_watches_starts_at_once_without_a_reload_and_after_each_boot(fleet: Fleet) -> None:
+    def looked() -> Dict[str, str]:
+        return wait_for(lambda: watching(fleet), lambda told: bool(told["summary"]), BOOT_SECONDS, 1)[0]
+
+    watched = {**POLICY, "node_agent_watch": True}
+    assert fleet.tasks(BORN, AGENT, **watched).code == 0
+    told = looked()
+    assert (told["ActiveState"], told["NeedDaemonReload"], json.loads(told["summary"])["schema"]) == ("active", "no", 1)
+    assert fleet.tasks(BORN, AGENT, **watched).changes() == []
+    assert watching(fleet)["MainPID"] == told["MainPID"]
+    booted(fleet)
+    assert looked()["ActiveState"] == "active"
+    assert fleet.tasks(BORN, AGENT, **POLICY).code == 0
+    assert watching(fleet)["ActiveState"] == "inactive"
 
 
 def test_a_node_that_computes_wrongly_starts_no_kubelet_and_says_why(fleet: Fleet) -> None:

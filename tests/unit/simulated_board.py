@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from workspace import collections_root
 
@@ -70,3 +70,25 @@ class SimulatedBoard:
         out, errors = self.start(script, *arguments, **environment).communicate(timeout=120)
         assert out, errors
         return json.loads(out)
+
+
+class HostBoard(SimulatedBoard):
+    """Two H100, and the root of their host: 'root' in the directory, where none is given."""
+
+    def __init__(self, directory: Path, root: Optional[Path] = None) -> None:
+        super().__init__(directory)
+        self.root = root or directory / "root"
+        library = self.root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
+        for path, text in ((library, ""), (self.root / "sys/module/nvidia/version", VERSION + "\n"),
+                           (self.root / "dev/kmsg", "6,0,1,-;Linux version 6.12\n")):
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+        (self.root / "usr/lib64/libnvidia-ml.so.1").symlink_to(library.name)
+        for name in ("run", "var/lib"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        board = silicon.board_file.read(self.directory)
+        for index in range(board.gpus):
+            place = self.root / "sys/bus/pci/devices" / board.gpu(index, "bus")
+            place.mkdir(parents=True)
+            for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+                (place / name).write_text(text)

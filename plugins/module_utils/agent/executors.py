@@ -18,6 +18,7 @@ from . import telling
 from .observation import DIRECTORY, archive_path
 from .planner import FORGET, INSTALL, RELOAD, TIDY, UNTELL, WRITE
 from .policy import NAME, POLICY_FILE, POLICY_MODE, Policy, options_in
+from .watch import LOCK
 
 
 def secret_executors(policy: Policy) -> Mapping[str, Executor]:
@@ -59,6 +60,7 @@ def forget(host: Host, journal: Journal, step: Step) -> None:
         own = options_in(host.read(POLICY_FILE) or "").get(NAME) or {}
     except GpuOpsError:
         own = {}
+    host.remove(LOCK)
     health.forget(host, str(own.get("health_metrics_directory") or ""))
 
 

@@ -16,7 +16,7 @@ from ..core.libraries import is_good
 from ..core.plan import Step
 from ..core.steps import managed, restore_steps
 from ..health import state as health
-from . import boot, detector, telling
+from . import boot, detector, telling, watch
 from .policy import NAME, POLICY_FILE, POLICY_MODE, SILENT, Policy
 
 # For root alone
@@ -29,7 +29,7 @@ A_POLICY = "(a policy)\n"
 
 # In which order our files go: a kubelet requires no unit, and a unit runs no command, that is not there; and what has
 # made a directory goes last of what lies in it
-_ORDER = (boot.DROP_IN, boot.UNIT_FILE, *detector.FILES, POLICY_FILE)
+_ORDER = (boot.DROP_IN, boot.UNIT_FILE, watch.UNIT_FILE, watch.SCRIPT, *detector.FILES, POLICY_FILE)
 
 _COMMAND = '''import sys
 
@@ -43,6 +43,22 @@ except ImportError as error:
 sys.path.remove(ARCHIVE)
 shipped.run_command(ARCHIVE)
 '''
+
+
+@dataclass(frozen=True)
+class Watching:
+    """The unit that watches.
+
+    files:   {path: text} of its files, None for one that is not there.
+    enabled: whether a boot starts it.
+    runs:    whether systemd has it at work, or about to be.
+    code:    the archive that it runs from, '' where it does not watch.
+    """
+
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    enabled: bool = False
+    runs: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class Observation:
     others:     {unit that starts pods: whether the host has it}.
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
     told:       the Node of which the host has said something that is to be taken back, '' none.
+    watching:   the unit that watches.
     health:     whether something of the host's health is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
@@ -79,6 +96,7 @@ class Observation:
     others: Mapping[str, bool] = field(default_factory=dict)
     held: bool = False
     told: str = ""
+    watching: Watching = field(default_factory=Watching)
     health: bool = False
     restore: Tuple[Step, ...] = ()
 
@@ -96,6 +114,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     restore = tuple(step if step.subject != POLICY_FILE else replace(step, change={"before": A_POLICY, "after": None})
                     for step in restore_steps(NAME, host, journal))
     enabled = host.link(boot.WANTS) is not None
+    watching = _watching(host)
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
     told = ""
     if policy.state == "absent" or policy.node_condition == SILENT:
@@ -103,10 +122,10 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if policy.state == "absent":
         return Observation(
             told=told,
-            archives=there, enabled=enabled, held=held,
+            archives=there, enabled=enabled, held=held, watching=watching,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
-            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC))))
+            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC, watch.LOCK))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)
@@ -123,12 +142,24 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         enabled=enabled,
         held=held,
         told=told,
+        watching=watching,
         others={unit: any(host.exists("%s/%s" % (directory, unit)) for directory in UNITS)
                 for unit in boot.UNITS} if policy.boot == boot.HOLD else {},
         restore=tuple(step for step in restore
-                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES,
+                      if step.subject not in (policy.command, POLICY_FILE, *boot.FILES, *watch.FILES,
                                               *detector.files(policy.problem_detector))),
     )
+
+
+def _watching(host: Host) -> Watching:
+    """Somebody else may watch, as a person who has called the command: the unit then does not."""
+    files = {path: host.read(path) for path in watch.FILES}
+    found = host.unit(watch.UNIT) if files[watch.UNIT_FILE] is not None or host.exists(watch.LOCK) else {}
+    watcher = watch.watcher(host) if found else None
+    is_its = watcher is not None and found.get("MainPID") == str(watcher.pid)
+    return Watching(
+        files, host.link(watch.WANTS) is not None, found.get("ActiveState", "inactive") not in ("inactive", "failed"),
+        watcher.code if watcher is not None and is_its else "")
 
 
 def archive_path(code: str) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import List, Sequence, Tuple
 
-from ..core.boot_unit import removal, unit_steps
+from ..core.boot_unit import disabling, removal, unit_steps
 from ..core.facts import HostFacts
-from ..core.plan import Plan, Step
+from ..core.plan import Disruption, Plan, Step
 from ..core.refusal import Refusal
-from ..core.steps import file_step
-from . import boot, detector
+from ..core.steps import file_step, service_step
+from . import boot, detector, watch
 from .observation import A_POLICY, DIRECTORY, Observation
 from .policy import NAME, POLICY_FILE, SILENT, Policy
 
@@ -57,6 +57,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         observation.enabled, "A host that boots is as its policy has it before it takes pods.", "the kubelet")
     steps += _untelling(observation)
     steps += detector.steps(policy.problem_detector, observation.detector)
+    steps += _watching(observation, policy, steps)
+    notes += _watching_notes(observation, policy)
     steps += observation.restore
     if boot.DROP_IN in observation.units and observation.units[boot.DROP_IN] is not None and policy.boot != boot.HOLD:
         steps += _reloading(observation, steps)
@@ -68,6 +70,43 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             change={"before": {"archives": list(others)}, "after": {"archives": []}},
             parameters={"stays": observation.code}, depends_on=tuple(step.id for step in steps)))
     return Plan(steps=tuple(steps), notes=notes)
+
+
+def _watching(observation: Observation, policy: Policy, before: Sequence[Step]) -> List[Step]:
+    """Its script before its unit, and both before it starts; the other way round where there is to be none."""
+    there, wanted = observation.watching, watch.files(policy.watch, policy.command)
+    steps = [] if policy.watch else _unwatched(observation)
+    steps += [file_step(NAME, path, there.files.get(path), text, "The host's health is watched all the time."
+                        if policy.watch else "Nobody watches any more.")
+              for path, text in wanted.items() if there.files.get(path) != text]
+    if not policy.watch:
+        return steps
+    if not there.enabled:
+        steps.append(service_step(NAME, "enable", watch.UNIT, "It watches from every boot on.", Disruption.none,
+                                  "not enabled", "enabled", tuple(step.id for step in steps)))
+    if there.code != observation.code or there.files.get(watch.SCRIPT) != wanted[watch.SCRIPT]:
+        # It holds nothing of a GPU, so nobody is disturbed
+        steps.append(service_step(
+            NAME, "restart" if there.runs else "start", watch.UNIT, "It watches by the code of this release.",
+            Disruption.none, there.code or None, observation.code, tuple(step.id for step in [*before, *steps])))
+    return steps
+
+
+def _watching_notes(observation: Observation, policy: Policy) -> Tuple[str, ...]:
+    before = observation.watching.files.get(watch.UNIT_FILE)
+    after = watch.files(policy.watch, policy.command)[watch.UNIT_FILE]
+    if not policy.watch or not observation.watching.runs or before in (None, after):
+        return ()
+    return ("systemd goes on with the former text of %s until the next boot, or until `systemctl daemon-reload`, which "
+            "takes GPUs from running containers; it watches all the same." % watch.UNIT,)
+
+
+def _unwatched(observation: Observation) -> List[Step]:
+    steps = disabling(NAME, watch.UNIT, observation.watching.enabled)
+    if observation.watching.runs:
+        steps.append(service_step(NAME, "stop", watch.UNIT, "Nobody wants it to watch any more.", Disruption.none,
+                                  "running", "stopped"))
+    return steps
 
 
 def _others(observation: Observation) -> Tuple[str, ...]:
@@ -98,11 +137,12 @@ def _reload_notes(observation: Observation) -> Tuple[str, ...]:
 
 def _removal(observation: Observation, holds: bool) -> List[Step]:
     """What a boot runs first, and last the code."""
-    steps = removal(NAME, boot.UNIT, observation.enabled, observation.restore)
+    steps = _unwatched(observation)
     if observation.health:
         # It reads in the policy where else something is told of it
-        steps.insert(0, Step(NAME, FORGET, "health", "Nobody looks at it any more.",
-                             change={"before": {"findings": "kept"}, "after": {"findings": None}}))
+        steps.append(Step(NAME, FORGET, "health", "Nobody looks at it any more.",
+                          change={"before": {"findings": "kept"}, "after": {"findings": None}}))
+    steps += removal(NAME, boot.UNIT, observation.enabled, observation.restore)
     # Once nothing is there that would tell it again
     steps += _untelling(observation)
     if holds:

@@ -18,6 +18,7 @@ from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
 from ..health.policy import policy_of as health_policy_of
 from .boot import MODES, NONE
+from .watch import address_of
 
 SCHEMA = 1
 POLICY_FILE = "/etc/gpuops/policy.json"
@@ -31,6 +32,8 @@ ARGUMENTS: Dict[str, Any] = {
     "command": {"type": "path", "default": "/usr/local/sbin/gpuops"},
     "boot": {"type": "str", "default": NONE, "choices": list(MODES)},
     "boot_timeout": {"type": "int", "default": 900},
+    "watch": {"type": "bool", "default": False},
+    "watch_listen": {"type": "str", "default": ""},
     "health": {"type": "dict", "default": {}},
     "health_metrics_directory": {"type": "str", "default": ""},
     "problem_detector": {"type": "bool", "default": False},
@@ -39,8 +42,8 @@ ARGUMENTS: Dict[str, Any] = {
     "policy": {"type": "json", "default": "{}", "no_log": True},
 }
 # Of the options above those that the policy on the host has too: a plan that is made there is then the same
-KEPT = ("state", "command", "boot", "boot_timeout", "health", "health_metrics_directory", "problem_detector",
-        "node_condition", "kubeconfig")
+KEPT = ("state", "command", "boot", "boot_timeout", "watch", "watch_listen", "health", "health_metrics_directory",
+        "problem_detector", "node_condition", "kubeconfig")
 NAME = "agent"
 
 
@@ -52,6 +55,7 @@ class Policy:
     command:          path of the command.
     boot:             one of boot.MODES.
     boot_timeout:     seconds that the unit may take.
+    watch:            whether a unit watches the host's health.
     problem_detector: whether the host has what node-problem-detector needs.
     node_condition:   one of TELLS.
     text:             of the policy's file.
@@ -61,6 +65,7 @@ class Policy:
     command: str = "/usr/local/sbin/gpuops"
     boot: str = NONE
     boot_timeout: int = 900
+    watch: bool = False
     problem_detector: bool = False
     node_condition: str = SILENT
     text: str = field(default="", repr=False)
@@ -86,6 +91,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
             remedy="give `boot_timeout` as 900, or leave it out",
             option="boot_timeout",
         )
+    if parameters["watch_listen"]:
+        address_of(parameters["watch_listen"])
     if parameters["problem_detector"] and parameters["node_condition"] != SILENT:
         raise GpuOpsError(
             "agent.told_twice",
@@ -95,7 +102,7 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
                    "has said",
             option="node_condition",
         )
-    return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"],
+    return Policy(parameters["state"], command, parameters["boot"], parameters["boot_timeout"], parameters["watch"],
                   parameters["problem_detector"], parameters["node_condition"],
                   text_of(_options(parameters["policy"]), parameters))
 
@@ -126,6 +133,7 @@ def options_in(text: str) -> Dict[str, Any]:
     try:
         found = json.loads(text)
         options = dict(found["policy"])
+        own = dict(options.pop(NAME, {}))
         schema = found["schema"]
     except (ValueError, TypeError, KeyError) as error:
         raise GpuOpsError(
@@ -141,6 +149,5 @@ def options_in(text: str) -> Dict[str, Any]:
             wanted="schema %d" % SCHEMA,
             remedy="run the role gpuops.nvidia.node_agent for this host, with the release that is to be used",
         )
-    own = options.pop(NAME, {})
     # As the controller gives it: the policy without this capability's own part
     return {**options, NAME: {**own, "policy": json.dumps(options)}} if own else options

@@ -96,6 +96,14 @@ def end(child: int) -> bool:
     return True
 
 
+def take_away() -> None:
+    """Have no ended child of this process stay: those that were left behind may have ended since. Not to be called
+    while somebody waits for one."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 def _close(descriptor: int) -> None:
     """The list of what is open has one entry that is closed by then: the list's own."""
     with contextlib.suppress(OSError):

@@ -10,11 +10,13 @@ import fnmatch
 import math
 import os
 import re
+import select
 import selectors
 import signal
 import stat
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -52,6 +54,8 @@ SYNC_SECONDS = 60.0
 
 # A kernel that writes faster than it is read is not read to its end
 KERNEL_LOG_SECONDS = 10.0
+# More than one record has; how many are read at once of what somebody waits for
+_RECORD_BYTES, _MOST_RECORDS = 1 << 14, 1000
 
 _NULL = os.makedev(1, 3)
 # Linux' Documentation/admin-guide/devices.txt
@@ -147,26 +151,46 @@ class Host:
                     return None
                 raise self._failure(error, name, "read") from error
 
-    def kernel_log(self) -> Optional[List[str]]:
+    def kernel_log(self, first: int = 0) -> Optional[List[str]]:
         """The records of the kernel's log, oldest first, as /dev/kmsg has them; None where it cannot be read.
 
-        A container may have none, or another device or a pipe in its place. One read is one record
+        first: the number of the first record that is wanted; who has read that one already sees by it that there are
+        no newer ones. A container may have none, or another device or a pipe in its place. One read is one record
         (Documentation/ABI/testing/dev-kmsg); one that was overwritten meanwhile is EPIPE, and the next read goes on
         behind it.
         """
-        try:
-            handle = os.open(self.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:
+        handle = self._kernel_log()
+        if handle is None:
             return None
         try:
             there = os.fstat(handle)
             if stat.S_ISREG(there.st_mode):
                 with os.fdopen(os.dup(handle), "rb") as whole:
                     return whole.read().decode("utf-8", "replace").splitlines()
-            is_log = stat.S_ISCHR(there.st_mode) and there.st_rdev == _KMSG
-            return _kernel_records(handle) if is_log else None
+            return _kernel_records(handle, first) if _is_kernel_log(there) else None
         finally:
             os.close(handle)
+
+    def new_records(self) -> Optional[NewRecords]:
+        """What comes to the kernel's log from now on, for who waits for it; None where nobody can wait for that."""
+        handle = self._kernel_log()
+        if handle is None:
+            return None
+        try:
+            if _is_kernel_log(os.fstat(handle)):
+                found = NewRecords(handle)
+                found.skip()
+                return found
+        except OSError:
+            pass
+        os.close(handle)
+        return None
+
+    def _kernel_log(self) -> Optional[int]:
+        try:
+            return os.open(self.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
         """So many bytes of a file from there on; fewer where it ends before, none where it is not there."""
@@ -477,10 +501,7 @@ class Host:
     @contextlib.contextmanager
     def guard(self, name: str) -> Iterator[None]:
         """Hold flock(2) of a file; for acts of milliseconds. The kernel releases it when this process dies."""
-        path = self.path(name)
-        with self._telling(name, "opened"):
-            with _exact_modes():
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = self._lock_file(name)
         try:
             _answer, ours = wait_for(lambda: self._locked(name, descriptor), bool, GUARD_SECONDS, PAUSE_SECONDS)
             if not ours:
@@ -490,6 +511,29 @@ class Host:
             yield
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def occupied(self, name: str, text: str) -> Iterator[bool]:
+        """Hold flock(2) of a file for as long as it takes, with a text in it for who asks whose it is; gives False,
+        and holds nothing, where somebody else does. The kernel releases it when this process dies.
+
+        A file system that is full has no place for the text: the lock holds without it.
+        """
+        descriptor = self._lock_file(name)
+        try:
+            ours = self._locked(name, descriptor)
+            if ours:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, _encoded(name, text), 0)
+            yield ours
+        finally:
+            os.close(descriptor)
+
+    def _lock_file(self, name: str) -> int:
+        path = self.path(name)
+        with self._telling(name, "opened"), _exact_modes():
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _locked(self, name: str, descriptor: int) -> bool:
         try:
@@ -817,22 +861,79 @@ def _encoded(name: str, text: str) -> bytes:
                          "correct what it was made from", name) from error
 
 
-def _kernel_records(handle: int) -> Optional[List[str]]:
+def _is_kernel_log(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == _KMSG
+
+
+def _kernel_records(handle: int, first: int) -> Optional[List[str]]:
+    """A log of many thousands is read every minute, by who watches."""
     found: List[str] = []
     until = time.monotonic() + KERNEL_LOG_SECONDS
     while time.monotonic() < until:
-        try:
-            data = os.read(handle, 1 << 14)
-        except BlockingIOError:
-            return found
-        except OSError as error:
-            if error.errno == errno.EPIPE:
+        for _record in range(_MOST_RECORDS):
+            try:
+                data = os.read(handle, _RECORD_BYTES)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    continue
+                return None
+            if not data:
+                return found
+            if first > 0 and _number(data) < first:
                 continue
-            return None
-        if not data:
-            return found
-        found.append(data.decode("utf-8", "replace"))
+            # They come in their order
+            first = 0
+            found.append(data.decode("utf-8", "replace"))
     return found
+
+
+def _number(record: bytes) -> int:
+    """Of a record; so high that it counts as new where it tells none."""
+    try:
+        return int(record.split(b",", 2)[1])
+    except (IndexError, ValueError):
+        return sys.maxsize
+
+
+class NewRecords:
+    """What comes to the kernel's log after the last that was read; made by Host.new_records(). To be closed."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._poll = select.poll()
+        self._poll.register(handle, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there is something to be read within so many seconds."""
+        return bool(self._poll.poll(max(0.0, seconds * 1000)))
+
+    def read(self) -> Optional[List[str]]:
+        """What has come, of much its beginning; None where it was overwritten before somebody read it. Raises OSError
+        where the log cannot be read any more."""
+        found: List[str] = []
+        while len(found) < _MOST_RECORDS:
+            try:
+                data = os.read(self._handle, _RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EPIPE:
+                    raise
+                self.skip()
+                return None
+            if not data:
+                break
+            found.append(data.decode("utf-8", "replace"))
+        return found
+
+    def skip(self) -> None:
+        """What has come until now is not to be read."""
+        os.lseek(self._handle, 0, os.SEEK_END)
+
+    def close(self) -> None:
+        os.close(self._handle)
 
 
 def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:

@@ -4,6 +4,7 @@
 
   lock.json  who holds it, see Lease. It is read and replaced under flock(2) of 'lock', for moments.
   command    the command that the holder runs, or has run last, see Host.commands_told_in
+  look       held under flock(2) by who only looks while he has GPUs open, and by a run, which nobody then looks at
   progress.json  which step the holder is at, see progress.py; it goes when the run ends
 
 A run holds it from before it observes. While a module works, the lease lives as long as the module's process. A
@@ -24,7 +25,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Set, Tuple
 
 from .errors import GpuOpsError, HostFailed
 from .host import Host
@@ -36,6 +37,7 @@ DIRECTORY = "/run/gpuops"
 GUARD = DIRECTORY + "/lock"
 RECORD = DIRECTORY + "/lock.json"
 COMMAND = DIRECTORY + "/command"
+LOOK = DIRECTORY + "/look"
 GRACE_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
 
@@ -106,7 +108,8 @@ class HostLock:
         waited = self._wait(timeout, take=True)
         self.host.commands_told_in = COMMAND
         try:
-            yield waited
+            with unlooked(self.host):
+                yield waited
         finally:
             self.host.commands_told_in = ""
             if not self._handed_over:
@@ -115,6 +118,13 @@ class HostLock:
     def await_others(self, timeout: float) -> str:
         """Wait until no other run works on this host, without taking the lock; as held()."""
         return self._wait(timeout, take=False) if self.host.exists(RECORD) else ""
+
+    def is_taken(self) -> bool:
+        """Whether another run works on this host now."""
+        if not self.host.exists(RECORD):
+            return False
+        with self._guard():
+            return self._other() is not None
 
     def hand_over(self) -> None:
         """Leave the lock to the controller until this run's next call."""
@@ -208,6 +218,32 @@ class HostLock:
 
     def _write(self, lease: Lease) -> None:
         self.host.write(RECORD, json.dumps(asdict(lease), sort_keys=True) + "\n", 0o600)
+
+
+# (process, root of a host) that holds it: the same process may look
+_unlooked: Set[Tuple[int, str]] = set()
+
+
+@contextlib.contextmanager
+def looking(host: Host) -> Iterator[bool]:
+    """For who is about to ask GPUs and to change nothing: whether he may now, which no run then finds in use."""
+    host.make_directory(DIRECTORY, 0o700)
+    with contextlib.ExitStack() as stack:
+        is_free = (os.getpid(), host.root) in _unlooked or stack.enter_context(host.occupied(LOOK, ""))
+        yield is_free and not HostLock(host, "", "a look").is_taken()
+
+
+@contextlib.contextmanager
+def unlooked(host: Host) -> Iterator[None]:
+    """Nobody who only looks asks GPUs in it; who does is waited for, unless a call of his hangs."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(HostFailed):
+            if host.exists(LOOK):
+                stack.enter_context(host.guard(LOOK))
+                mine = (os.getpid(), host.root)
+                _unlooked.add(mine)
+                stack.callback(_unlooked.discard, mine)
+        yield
 
 
 def package_manager_works(host: Host) -> bool:

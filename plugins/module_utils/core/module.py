@@ -13,7 +13,7 @@ from .capability import Capability, Run
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
-from .lock import HostLock
+from .lock import HostLock, unlooked
 from .plan import Disruption, readable
 from .rights import TO_READ, asked_by, not_root, require_root
 from .secrets import masked, passwords
@@ -77,7 +77,8 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host, Dic
             module.params["transaction_failed"],
         )
         if module.check_mode:
-            return writer_result(run.preview(), module._diff)
+            with unlooked(host):
+                return writer_result(run.preview(), module._diff)
         run_id = module.params["run_id"]
         lock = HostLock(host, run_id, "%s for %s" % (module._name, _wanted_by(run_id)))
         outcome, waited = apply_alone(run, lock, module.params["lock_timeout"])

@@ -15,7 +15,7 @@ from ansible.module_utils.common.parameters import remove_values
 
 from ..agent import boot as boot_unit
 from ..agent import telling
-from ..agent.policy import CORDON, KUBECONFIG, POLICY_FILE, SILENT, options_in
+from ..agent.policy import CORDON, POLICY_FILE, SILENT
 from ..agent.policy import NAME as AGENT
 from ..core import boot_record, kept
 from ..core.applying import apply_held
@@ -34,8 +34,6 @@ from ..hardware.node import host_facts
 from ..hardware.report import read_host
 from ..health.errors import read_errors
 from ..health.model import State
-from ..health.policy import HealthPolicy
-from ..health.policy import policy_of as health_policy_of
 from ..health.state import look_and_keep
 from ..health.state import release as release_finding
 from ..health.summary import summary
@@ -53,6 +51,8 @@ from ..registry import (
 )
 from ..validation.on_host import validate_host
 from ..writing import boards_of
+from . import host_policy
+from .host_policy import health_options
 
 VALIDATION = "validation"
 # The same of all runs: where the waiting for a package manager has ended, the next one takes up what that left
@@ -66,16 +66,7 @@ Options = Mapping[str, Any]
 
 def policy(host: Host, path: str = POLICY_FILE) -> Dict[str, Any]:
     """The options of gpu_plan that this host is to have. Raises GpuOpsError without any."""
-    require_root(host, TO_READ)
-    text = host.read(path)
-    if text is None:
-        raise GpuOpsError(
-            "gpuops.no_policy",
-            found="no %s" % path,
-            wanted="the policy of this host",
-            remedy="run the role gpuops.nvidia.node_agent for it, or name another file with --policy",
-        )
-    options = options_in(text)
+    options = host_policy.read(host, path)
     known = {*(capability.name for capability in CAPABILITIES), AGENT, VALIDATION}
     wrong = [name for name, given in options.items() if name not in known or not isinstance(given, dict)]
     if wrong:
@@ -113,40 +104,32 @@ def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
 def health(host: Host, options: Options) -> Dict[str, Any]:
     """One look at the host's health, kept and judged: the summary, and what has ended."""
     require_root(host, TO_READ)
-    return _told(look_and_keep(host, *_of_health(options)))
+    given = health_options(options)
+    return _told(look_and_keep(host, given.policy, given.metrics_directory))
 
 
 def release(host: Host, options: Options, key: str) -> Dict[str, Any]:
     """A person takes a finding back, or all of one GPU or of the host: see health.state.release()."""
     require_root(host)
-    policy_of_health, directory = _of_health(options)
-    return dict(_told(release_finding(host, policy_of_health, key, asked_by(), directory)), changed=True)
-
-
-def _of_health(options: Options) -> Tuple[HealthPolicy, str]:
-    """(policy, where metrics go)."""
-    own = options.get(AGENT) or {}
-    return health_policy_of(own.get("health") or {}), own.get("health_metrics_directory") or ""
+    given = health_options(options)
+    return dict(_told(release_finding(host, given.policy, key, asked_by(), given.metrics_directory)), changed=True)
 
 
 def _told(state: State) -> Dict[str, Any]:
     return {"changed": False, **summary(state), "history": [finding.to_dict() for finding in state.history]}
 
 
-def node(
-    host: Host, options: Options, kubeconfig: str = "", name: str = "", in_passing: bool = False
-) -> Dict[str, Any]:
+def node(host: Host, options: Options, kubeconfig: str = "", name: str = "") -> Dict[str, Any]:
     """Tell of the host's GPUs on its own Node, as telling.tell() does, where the policy says so.
 
-    kubeconfig: another one than the policy's. in_passing: as there.
+    kubeconfig: another one than the policy's.
     """
     require_root(host)
-    own = options.get(AGENT) or {}
-    mode = own.get("node_condition") or SILENT
-    if mode == SILENT:
+    given = health_options(options)
+    if given.node_condition == SILENT:
         return {"changed": False}
-    return telling.tell(host, kubeconfig or own.get("kubeconfig") or KUBECONFIG, _of_health(options)[0].stale_seconds,
-                        mode == CORDON, name, in_passing)
+    return telling.tell(host, kubeconfig or given.kubeconfig, given.policy.stale_seconds,
+                        given.node_condition == CORDON, name)
 
 
 def boot(

@@ -16,11 +16,12 @@ import sys
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from ..agent.policy import POLICY_FILE
+from ..agent.watch import WORD as WATCH
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.plan import Disruption, Step
 from ..validation.compute.levels import NAMES
-from . import acts, text
+from . import acts, text, watch
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 LOCK_SECONDS = 600
@@ -33,6 +34,8 @@ Result = Dict[str, Any]
 def main(words: Sequence[str], host: Optional[Host] = None) -> int:
     """Do what the words ask for; the exit code. host: this one, where none is given."""
     asked = _parser().parse_args(list(words))
+    if asked.word == WATCH:
+        return watch.main([WATCH, "--policy", asked.policy], host)
     host = host or Host()
     options: Mapping[str, Any] = {}
     try:
@@ -104,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
                       help="of the Node (default: what the credential says, else the host's)")
     release = _add(acts_known, "release", "take a finding back, as where a part was replaced", _release, text.health)
     release.add_argument("key", metavar="FINDING", help="a finding, `gpu UUID` or `host`, as `health` names it")
+    # Where it is the first word, it has begun elsewhere: see entry.py
+    watch.add_arguments(acts_known.add_parser(WATCH, help=watch.TOLD, description=watch.TOLD))
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
     history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
                          help="how many events, 0 for all that are kept (default: %(default)s)")

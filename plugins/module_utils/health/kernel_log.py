@@ -27,6 +27,8 @@ _SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:" + _ADDRESS + r
 _UUID = re.compile(r"NVRM: GPU at PCI:" + _ADDRESS + r": (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?" + _ADDRESS + r".*fallen off the bus")
 FALLEN_OFF = 79
+# Who of the driver has written a line
+_DRIVERS = ("NVRM", "nvidia-nvswitch")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,10 @@ def gaps(sequences: Iterable[int], before: int) -> List[Tuple[int, int]]:
             found.append((before + 1, sequence - 1))
         before = max(before, sequence)
     return found
+
+
+def is_of_driver(record: Record) -> bool:
+    return any(driver in record.message for driver in _DRIVERS)
 
 
 def parse_event(record: Record) -> Optional[Event]:

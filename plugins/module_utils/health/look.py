@@ -4,6 +4,7 @@
 cannot be reset."""
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,14 +12,14 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
-from ..core.lock import HostLock
+from ..core.lock import looking
 from ..hardware.loaded import load_of
 from ..hardware.node import library_version
 from ..hardware.nvml import UNSTARTED, NvmlReading, fresh_reading
 from ..hardware.pci import PciBus, read_bus
 from ..hardware.resets import DONE, resets
 from ..validation.compute import record
-from .kernel_log import Record, parse_record
+from .kernel_log import Record, is_of_driver, parse_record
 from .model import Act, Look, Service, State
 from .policy import HealthPolicy
 
@@ -26,18 +27,34 @@ FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 _MACHINE = "/sys/class/dmi/id/product_uuid"
 
 
-def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
-    """All that a round reads. before: the state, for what need not be read again.
+def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool = True) -> Look:
+    """All that a round reads.
+
+    before:    the state, for what need not be read again.
+    asks_nvml: whether GPUs are asked too, which wakes those that nobody uses. Where the driver has logged something,
+               they are, since what a line means depends on what NVML says.
 
     While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
     GPU that is being reset.
     """
     # The log first: what it tells of, NVML then knows
     look = look_around(host, before)
-    if _is_worked_on(host):
-        return look
+    first = before.sequence + 1 if before.boot == look.boot else 0
+    asks_nvml = asks_nvml or any(
+        is_of_driver(record) for record in look.records or () if record.sequence >= first)
+    with contextlib.ExitStack() as stack:
+        may_look = _read(lambda: stack.enter_context(looking(host)))
+        return _look_at_devices(host, before, policy, asks_nvml, look) if may_look else look
+
+
+def _look_at_devices(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool, look: Look) -> Look:
     bus = _read(lambda: read_bus(host))
-    reading, left = _ask(host, before, policy) if bus is None or bus.gpus else (NvmlReading(), (0, ""))
+    reading: Optional[NvmlReading] = None
+    left = before.left
+    if bus is not None and not bus.gpus:
+        reading, left = NvmlReading(), (0, "")
+    elif asks_nvml:
+        reading, left = _ask(host, before, policy)
     return replace(
         look, nvml=reading, left=left, bus=None if bus is None else _places(bus, reading),
         fabric=bus is not None and bool(bus.fabric), services=_services(host, bus),
@@ -47,34 +64,27 @@ def read_look(host: Host, before: State, policy: HealthPolicy) -> Look:
 
 def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
     """What can be read in moments, without a GPU. acts: remedies that have been done before it."""
+    boot = host.boot()
     return Look(
-        taken=time.monotonic_ns(), at=time.time(), boot=host.boot(), load=_load(host), records=read_records(host),
-        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(), resets=_resets(host),
+        taken=time.monotonic_ns(), at=time.time(), boot=boot, load=_load(host),
+        records=read_records(host, before.sequence if before.boot == boot else 0),
+        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(), resets=_resets(host, boot),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
 
 
-def _resets(host: Host) -> Tuple[Tuple[int, Tuple[str, ...], str], ...]:
+def _resets(host: Host, boot: str) -> Tuple[Tuple[int, Tuple[str, ...], str], ...]:
     """Of another boot they have been outdone by that."""
-    boot = host.boot()
     return tuple((each.number, each.gpus, "a reset by %s: %s" % (each.who, each.why))
                  for each in _read(lambda: resets(host)) or () if each.boot == boot and each.end == DONE)
-
-
-def _is_worked_on(host: Host) -> bool:
-    try:
-        HostLock(host, "", "a look at the host's health").await_others(0)
-    except GpuOpsError:
-        return True
-    return False
 
 
 def _load(host: Host) -> str:
     return _read(lambda: load_of(host)) or ""
 
 
-def read_records(host: Host) -> Optional[Tuple[Record, ...]]:
-    """None where the log cannot be read; one without a record is none that the kernel keeps."""
-    texts = host.kernel_log()
+def read_records(host: Host, first: int = 0) -> Optional[Tuple[Record, ...]]:
+    """From that number on. None where the log cannot be read; one without a record is none that the kernel keeps."""
+    texts = host.kernel_log(first)
     return tuple(_records(texts)) or None if texts else None
 
 

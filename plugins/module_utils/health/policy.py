@@ -24,6 +24,8 @@ class HealthPolicy:
     fabric_seconds:       that GPUs may wait for their fabric, and its service for its start.
     silence, patience:    that one call of NVML, and all of a round, may take.
     stale_seconds:        after which what was kept tells nothing any more.
+    round_seconds:        between two rounds of who watches all the time.
+    nvml_seconds:         after which such a round asks NVML too, where nothing else is a reason to: it wakes GPUs.
     """
 
     overrides: Overrides = field(default_factory=dict)
@@ -36,10 +38,14 @@ class HealthPolicy:
     silence: int = 60
     patience: int = 120
     stale_seconds: int = 300
+    round_seconds: int = 60
+    nvml_seconds: int = 240
 
 
-def policy_of(given: Mapping[str, Any]) -> HealthPolicy:
+def policy_of(given: Any) -> HealthPolicy:
     """Of what a user says; the rest is as above. Raises GpuOpsError with every slip."""
+    if not isinstance(given, Mapping):
+        raise GpuOpsError.because([_malformed(repr(given), "options by their names")])
     known = {each.name for each in fields(HealthPolicy)}
     refusals: List[Refusal] = []
     for name, value in given.items():
@@ -53,7 +59,13 @@ def policy_of(given: Mapping[str, Any]) -> HealthPolicy:
         refusals += error.refusals
     if refusals:
         raise GpuOpsError.because(refusals)
-    return HealthPolicy(**dict(given, overrides=overrides))
+    policy = HealthPolicy(**dict(given, overrides=overrides))
+    for name in ("round_seconds", "nvml_seconds"):
+        # What is asked for more seldom than it goes stale is never known
+        if getattr(policy, name) >= policy.stale_seconds:
+            raise GpuOpsError.because([_malformed("%s: %d" % (name, getattr(policy, name)),
+                                                  "less than stale_seconds (%d)" % policy.stale_seconds)])
+    return policy
 
 
 def _malformed(found: str, wanted: str) -> Refusal:

@@ -55,7 +55,11 @@ def look_and_keep(host: Host, policy: HealthPolicy, metrics_directory: str = "")
     metrics_directory: of node_exporter's textfile collector, '' for none.
     Two rounds at once are one after the other; the one that began first then tells nothing new.
     """
-    look = read_look(host, kept(host), policy)
+    return keep_look(host, policy, read_look(host, kept(host), policy), metrics_directory)
+
+
+def keep_look(host: Host, policy: HealthPolicy, look: Look, metrics_directory: str = "") -> State:
+    """What a round does once it has looked: judge, keep, tell."""
     return _change(host, policy, lambda state: _judged(state, look, policy), metrics_directory)
 
 

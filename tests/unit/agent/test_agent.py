@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -19,7 +20,7 @@ import yaml
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling, watch
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import (
@@ -183,6 +184,76 @@ def test_a_note_of_what_was_said_that_is_not_whole_is_cleared_away(host: Host, a
     assert not host.exists(telling.SAID)
 
 
+@dataclass
+class Systemd:
+    """What it is asked for, and what it has of the unit that watches. fails: whether that does not come up."""
+
+    host: Host
+    asked: List[str] = field(default_factory=list)
+    state: str = "inactive"
+    fails: bool = False
+
+    def unit(self, name: str) -> Dict[str, str]:
+        return {"ActiveState": self.state, "MainPID": str(os.getpid())} if name == watch.UNIT else {}
+
+    def systemctl(self, *words: str) -> None:
+        self.asked.append(" ".join(words))
+        if words[0] in ("start", "restart") and not self.fails:
+            self.watches(os.path.basename(os.environ[shipped.VARIABLE]))
+        elif words[0] == "stop":
+            self.state = "inactive"
+        elif words[0] == "enable":
+            self.host.make_link(watch.WANTS, watch.UNIT_FILE)
+        elif words[0] == "disable":
+            self.host.remove(watch.WANTS)
+
+    def watches(self, code: str) -> None:
+        pid = os.getpid()
+        self.state = "active"
+        self.host.write(watch.LOCK, watch.Watcher(code, pid, self.host.process_started(pid), self.host.boot()).text)
+
+
+@pytest.fixture
+def systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> Systemd:
+    found = Systemd(host)
+    monkeypatch.setattr(Host, "unit", lambda _host, name: found.unit(name))
+    monkeypatch.setattr(Host, "systemctl", lambda _host, *words: found.systemctl(*words))
+    return found
+
+
+def test_what_watches_comes_is_started_anew_with_each_release_and_goes(
+    host: Host, systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(host, watch=True).apply()
+    assert systemd.asked == ["enable --no-reload " + watch.UNIT, "start " + watch.UNIT]
+    assert run(host, watch=True).apply().applied == []
+    systemd.watches("0" * 20 + ".zip")
+    assert run(host, watch=True).apply().applied == ["agent/service.restart/" + watch.UNIT]
+    assert run(host, watch=True, watch_listen="127.0.0.1:9836").apply().applied == [
+        "agent/agent.policy/" + POLICY_FILE]
+    del systemd.asked[:]
+    run(host).apply()
+    assert systemd.asked == ["disable --no-reload " + watch.UNIT, "stop " + watch.UNIT]
+    assert not any(map(host.exists, watch.FILES))
+    run(host, watch=True).apply()
+    run(host, state="absent").apply()
+    assert ours(host) == [] and systemd.state == "inactive"
+
+
+def test_what_somebody_else_watches_is_not_watched_by_the_unit(host: Host, systemd: Systemd) -> None:
+    run(host, watch=True).apply()
+    lock = json.loads(str(host.read(watch.LOCK)))
+    host.write(watch.LOCK, json.dumps({**lock, "pid": 1, "started": host.process_started(1)}))
+    assert run(host, watch=True).preview().applied == ["agent/service.restart/" + watch.UNIT]
+
+
+def test_a_unit_that_does_not_watch_is_an_error(host: Host, systemd: Systemd) -> None:
+    systemd.fails = True
+    with pytest.raises(GpuOpsError) as caught:
+        run(host, watch=True).apply()
+    assert caught.value.code == "host.step_without_effect"
+
+
 def test_the_policy_is_in_its_file_alone(host: Host, archive: Path) -> None:
     told = json.dumps(run(host).preview().plan.to_dict()) + json.dumps(run(host).preview().plan.diff())
     told += json.dumps(run(host).apply().plan.to_dict())
@@ -296,7 +367,8 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 
 @pytest.mark.parametrize("options, code", [
     ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
-    ({"boot_timeout": 0}, "agent.boot_without_time"),
+    ({"watch_listen": "9836"}, "agent.listen_malformed"), ({"boot_timeout": 0}, "agent.boot_without_time"),
+    ({"health": {"nvml_seconds": 300}}, "health.policy_not_understood"),
     ({"problem_detector": True, "node_condition": "condition"}, "agent.told_twice"),
     ({"health": {"rounds": 0}}, "health.policy_not_understood")])
 def test_what_cannot_be_is_refused(options: Dict[str, Any], code: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import multiprocessing
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 import workspace
@@ -537,3 +538,97 @@ def test_what_is_read_from_memory_lies_in_no_file_system_and_is_gone_afterwards(
         assert Path(path).read_bytes() == Path(path).read_bytes() == b"a key"
         assert "memfd" in os.readlink(path)
     assert not os.path.exists(path) and list(tmp_path.iterdir()) == []
+
+
+class TestNewRecords:
+    """Of a socket that keeps its messages apart, as the kernel's log does its records."""
+
+    @pytest.fixture
+    def ends(self) -> Iterator[Tuple[socket.socket, hosts.NewRecords]]:
+        kernel, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader.setblocking(False)
+        with kernel, reader:
+            yield kernel, hosts.NewRecords(reader.fileno())
+
+    def test_what_comes_is_waited_for_and_read_once(self, ends: Tuple[socket.socket, hosts.NewRecords]) -> None:
+        kernel, records = ends
+        assert not records.wait(0)
+        kernel.send(b"6,1,2,-;one")
+        kernel.send(b"6,2,3,-;two\n SUBSYSTEM=net")
+        assert records.wait(30)
+        assert records.read() == ["6,1,2,-;one", "6,2,3,-;two\n SUBSYSTEM=net"]
+        assert not records.wait(0) and records.read() == []
+
+    def test_of_a_flood_a_part_is_read(
+        self, ends: Tuple[socket.socket, hosts.NewRecords], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hosts, "_MOST_RECORDS", 3)
+        for _each in range(5):
+            ends[0].send(b"6,1,2,-;x")
+        assert [len(ends[1].read() or ()) for _each in range(3)] == [3, 2, 0]
+
+    @pytest.mark.parametrize("number, is_lost", [(errno.EPIPE, True), (errno.ENODEV, False)])
+    def test_what_was_overwritten_is_told_and_an_end_is_an_error(
+        self, ends: Tuple[socket.socket, hosts.NewRecords], monkeypatch: pytest.MonkeyPatch, number: int, is_lost: bool
+    ) -> None:
+        skipped: List[int] = []
+        monkeypatch.setattr(os, "lseek", lambda *words: skipped.append(words[2]))
+        monkeypatch.setattr(os, "read", lambda *_words: (_ for _ in ()).throw(OSError(number, "")))
+        if is_lost:
+            assert ends[1].read() is None and skipped == [os.SEEK_END]
+        else:
+            with pytest.raises(OSError):
+                ends[1].read()
+
+    def test_without_a_log_of_the_kernel_nobody_can_wait(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        assert host.new_records() is None
+        (tmp_path / "dev").mkdir()
+        os.mkfifo(tmp_path / "dev/kmsg")
+        assert host.new_records() is None
+
+    def test_that_of_this_machine_begins_at_its_end(self) -> None:
+        records = Host().new_records()
+        if records is None:
+            pytest.skip("this machine does not let us read its kernel's log")
+        assert len(records.read() or ()) < len(Host().kernel_log() or ())
+        records.close()
+
+
+def test_a_log_is_read_from_a_record_on() -> None:
+    """That of this machine, where it lets us."""
+    whole = Host().kernel_log()
+    if not whole:
+        pytest.skip("this machine does not let us read its kernel's log")
+    numbers = [int(record.split(",", 2)[1]) for record in whole]
+    found = Host().kernel_log(numbers[-1])
+    assert found is not None and int(found[0].split(",", 2)[1]) == numbers[-1]
+
+
+def test_a_place_is_occupied_until_its_owner_dies_and_says_whose_it_is(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    ready = FORK.Event()
+
+    def occupy() -> None:
+        with host.occupied("/lock", "the first, with a long name") as is_ours:
+            assert is_ours
+            ready.set()
+            time.sleep(60)
+
+    process = FORK.Process(target=occupy)
+    process.start()
+    assert ready.wait(60)
+    with host.occupied("/lock", "mine") as is_ours:
+        assert not is_ours and host.read("/lock") == "the first, with a long name"
+    process.kill()
+    process.join()
+    with host.occupied("/lock", "mine") as is_ours:
+        assert is_ours and host.read("/lock") == "mine"
+
+
+def test_a_place_is_occupied_where_there_is_none_for_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_words: (_ for _ in ()).throw(OSError(errno.ENOSPC, "")))
+    with Host(str(tmp_path)).occupied("/lock", "mine") as is_ours:
+        assert is_ours

@@ -123,6 +123,63 @@ def test_who_plans_waits_for_others_and_takes_nothing(root: Path) -> None:
     assert not (root / locks.RECORD.lstrip("/")).exists()
 
 
+def looks(root: Path, seconds: float) -> Any:
+    """A process that looks at the GPUs for so long."""
+    ready = FORK.Event()
+
+    def work() -> None:
+        with locks.looking(Host(str(root))) as may_look:
+            assert may_look
+            (root / "opened").touch()
+            ready.set()
+            time.sleep(seconds)
+            (root / "opened").unlink()
+
+    process = in_a_process(work)
+    assert ready.wait(LIMIT_SECONDS)
+    return process
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_who_works_or_plans_waits_for_who_only_looks_and_nobody_looks_meanwhile(root: Path, is_run: bool) -> None:
+    """Who looks has GPUs open, and a plan would find them in use."""
+    host = Host(str(root))
+    process = looks(root, 0.5)
+    with HostLock(host, "one", "gpu_driver").held(0) if is_run else locks.unlooked(host):
+        assert not (root / "opened").exists()
+        assert ended(process) == 0
+
+        def other() -> None:
+            with locks.looking(Host(str(root))) as may_look:
+                os._exit(3 if may_look else 0)
+
+        assert ended(in_a_process(other)) == 0
+    assert ended(looks(root, 0)) == 0
+
+
+def test_a_look_that_hangs_is_not_waited_for_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = looks(root, LIMIT_SECONDS)
+    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils.core.host.GUARD_SECONDS", 0.2)
+    with HostLock(Host(str(root)), "one", "gpu_driver").held(0):
+        assert process.is_alive()
+    process.kill()
+    process.join()
+
+
+def test_a_run_may_look_itself(root: Path) -> None:
+    host = Host(str(root))
+    assert ended(looks(root, 0)) == 0
+    with HostLock(host, "", "gpuops").held(0), locks.looking(host) as may_look:
+        assert may_look
+    with HostLock(host, "one", "gpu_driver for ada@a").held(0), locks.looking(host) as may_look:
+        assert not may_look
+
+
+def test_who_only_plans_leaves_nothing_where_nobody_looks(root: Path) -> None:
+    with locks.unlooked(Host(str(root))):
+        assert not (root / "run/gpuops").exists()
+
+
 def test_it_ends_with_a_killed_owner(root: Path) -> None:
     process = at_work(root, LIMIT_SECONDS)
     refusal(root)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 import pytest
-from simulated_board import VERSION, SimulatedBoard
-
-from gpulab import silicon
+from simulated_board import HostBoard
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -30,27 +28,7 @@ print(json.dumps({
 """
 
 
-class Board(SimulatedBoard):
-    """Two H100, and the root of their host."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.root = directory / "root"
-        library = self.root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
-        for path, text in ((library, ""), (self.root / "sys/module/nvidia/version", VERSION + "\n"),
-                           (self.root / "dev/kmsg", "6,0,1,-;Linux version 6.12\n")):
-            path.parent.mkdir(parents=True)
-            path.write_text(text)
-        (self.root / "usr/lib64/libnvidia-ml.so.1").symlink_to(library.name)
-        for name in ("run", "var/lib"):
-            (self.root / name).mkdir(parents=True)
-        board = silicon.board_file.read(self.directory)
-        for index in range(board.gpus):
-            place = self.root / "sys/bus/pci/devices" / board.gpu(index, "bus")
-            place.mkdir(parents=True)
-            for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
-                (place / name).write_text(text)
-
+class Board(HostBoard):
     def rounds(self, times: int = 1) -> Dict[str, Any]:
         found: Dict[str, Any] = self.say(ROUNDS, str(self.root), str(times))
         return found

@@ -427,6 +427,42 @@ def test_while_a_run_works_on_the_host_no_gpu_is_looked_at(bench: Bench) -> None
     assert codes(bench.round(3)) == ["no_nvml", "xid 119"]
 
 
+def without_nvml(bench: Bench) -> State:
+    """A round that was not to ask NVML."""
+    look = looking.read_look(bench.host, keeping.kept(bench.host), POLICY, asks_nvml=False)
+    return keeping.keep_look(bench.host, POLICY, look)
+
+
+def test_between_two_times_that_nvml_is_asked_what_it_has_said_goes_on(bench: Bench) -> None:
+    bench.reading = NvmlReading(gpus=(gpu(0), gpu(1, recovery_action=1)))
+    bench.round()
+    bench.reading = NvmlReading(gpus=(gpu(0), gpu(1)))
+    for _each in range(4):
+        state = without_nvml(bench)
+        assert (codes(state), state.verdict, state.unknown, bench.asked) == (["recovery_action"], "sick", {}, 1)
+    bench.compute()
+    assert codes(without_nvml(bench)) == ["recovery_action"]
+    assert codes(bench.round()) == []
+
+
+def test_before_nvml_has_been_asked_at_all_a_host_is_unknown(bench: Bench) -> None:
+    assert without_nvml(bench).verdict == "unknown" and bench.asked == 0
+    bench.round()
+    assert without_nvml(bench).verdict == "well"
+
+
+def test_what_the_driver_has_logged_is_not_judged_without_nvml(bench: Bench) -> None:
+    """By its recovery action it says what the line means."""
+    bench.round()
+    bench.log("eth0: link up")
+    without_nvml(bench)
+    assert bench.asked == 1
+    bench.log(XID % 119)
+    assert codes(without_nvml(bench)) == ["xid 119"] and bench.asked == 2
+    without_nvml(bench)
+    assert bench.asked == 2
+
+
 def test_a_host_without_libraries_or_driver_is_unknown(tmp_path: Path) -> None:
     found = Bench(tmp_path)
     state = found.round()
