@@ -18,12 +18,11 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.lock import DIRECTORY
 from ..core.steps import managed
-from ..hardware.holders import WATCH_UNIT
 from ..hardware.mig import RESTORE_UNIT
 from ..hardware.settings import SETTINGS_UNIT
 
 WORD = "watch"
-UNIT = WATCH_UNIT
+UNIT = "gpuops-nvidia-watch.service"
 UNIT_FILE = "/etc/systemd/system/" + UNIT
 WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
 SCRIPT = "/var/lib/gpuops/watch"

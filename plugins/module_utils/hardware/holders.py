@@ -35,8 +35,6 @@ WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvs
 # Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
 # resets a GPU (NVIDIA Fabric Manager User Guide)
 UNDISTURBED = (PERSISTENCED_UNIT, FABRIC_MANAGER_UNIT)
-# Has GPUs open for moments, and lets nobody wait for it: see lock.looking()
-WATCH_UNIT = "gpuops-nvidia-watch.service"
 # How the name of a pod begins among those who have a GPU
 POD = "pod "
 # Seconds in which the mappings of all processes of a large host are read many times over
@@ -179,8 +177,7 @@ class Users:
     def __init__(self, host: Host) -> None:
         self.everybody = tuple(holder for holder in read_holders(host)[0] if not only_asks(host, holder))
         self._pods = pods_with_devices(host)
-        self._holders = [holder for holder in self.everybody
-                         if holder.unit not in (*UNDISTURBED, *WATCHERS, WATCH_UNIT)]
+        self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
         self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
                        for holder in self._holders}
 

@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 from simulated_board import HostBoard
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.watch import LOCK, Watcher, watcher
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import libraries
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -135,6 +136,34 @@ def host(tmp_path: Path) -> Host:
 @pytest.fixture
 def played(host: Host, monkeypatch: pytest.MonkeyPatch) -> Played:
     return Played(host, monkeypatch)
+
+
+@pytest.mark.parametrize("mode, cordons", [("condition", False), ("cordon", True)])
+def test_the_node_is_told_after_each_round_where_that_is_wanted(
+    host: Host, monkeypatch: pytest.MonkeyPatch, mode: str, cordons: bool
+) -> None:
+    have(host, node_condition=mode, kubeconfig="/etc/own.conf", health={"stale_seconds": 400})
+    played = Played(host, monkeypatch)
+    told: List[Any] = []
+
+    def tell(_host: Host, *words: Any, **more: Any) -> None:
+        told.append((*words, more))
+        raise GpuOpsError("agent.of_a_test", "no answer", "one", "see")
+
+    played.watch.prepare()
+    monkeypatch.setattr(telling, "tell", tell)
+    played.go_on(150)
+    assert told == [("/etc/own.conf", 400, cordons, {"in_passing": True})] * len(played.rounds) and len(told) > 1
+    assert len(played.told) == 1 and "no answer" in played.told[0]
+
+
+def test_it_begins_anew_when_the_node_is_to_be_told_by_one_that_has_not_begun_with_it(
+    host: Host, played: Played
+) -> None:
+    played.go_on(100)
+    have(host, node_condition="condition")
+    with pytest.raises(SystemExit):
+        played.go_on(100)
 
 
 def test_it_looks_at_once_then_every_minute_and_asks_nvml_more_seldom(played: Played) -> None:
