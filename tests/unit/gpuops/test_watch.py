@@ -296,6 +296,24 @@ def test_who_has_ended_does_not_watch(host: Host) -> None:
 
 # the process
 
+LEFT = """
+import os, time
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.children import take_away
+take_away()
+children = []
+for _each in range(3):
+    children.append(os.fork() or os._exit(0))
+while any(os.path.exists("/proc/%d" % child) for child in children):
+    take_away()
+    time.sleep(0.01)
+print("true")
+"""
+
+
+def test_children_that_were_left_behind_are_no_zombies_once_they_have_ended(board: HostBoard) -> None:
+    assert board.say(LEFT) is True
+
+
 WATCH = """
 import os, sys
 sys.path[:0] = sys.argv[3:]
