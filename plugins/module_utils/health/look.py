@@ -105,9 +105,10 @@ def _ask(host: Host, before: State, policy: HealthPolicy) -> Tuple[NvmlReading, 
     return reading, (reading.left, host.process_started(reading.left)) if reading.left else (0, "")
 
 
-def _places(bus: PciBus, reading: NvmlReading) -> Dict[str, bool]:
+def _places(bus: PciBus, reading: Optional[NvmlReading]) -> Dict[str, bool]:
+    excluded = () if reading is None else reading.excluded
     return {**{gpu.address: False for gpu in bus.other_gpus},
-            **{gpu.address: gpu.address not in reading.excluded for gpu in bus.gpus}}
+            **{gpu.address: gpu.address not in excluded for gpu in bus.gpus}}
 
 
 def _services(host: Host, bus: Optional[PciBus]) -> Dict[str, Service]:

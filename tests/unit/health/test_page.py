@@ -52,7 +52,7 @@ def test_each_number_is_on_the_page_with_its_kind_and_remedy() -> None:
 
 
 def test_the_policy_of_the_page_is_the_default_but_for_its_overrides() -> None:
-    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```yaml\n(overrides:\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     given = yaml.safe_load(shown)
     assert set(given) == {each.name for each in fields(HealthPolicy)}
     assert policy_of(dict(given, overrides={})) == HealthPolicy()
