@@ -34,6 +34,8 @@ ALLOWED = {
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
     # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it
     "agent": {"core", "hardware", "packages", "health"},
+    # What it mends is what was found
+    "repair": {"core", "hardware", "health"},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
 MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py"}
