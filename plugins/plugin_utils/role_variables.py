@@ -248,8 +248,10 @@ def options_of_plan(
     options, roles = dict(given), _Roles(task_vars, templar)
     only = given.get(ONLY)
     for module, source in SOURCES.items():
-        if given.get("validation") is not None if module == VALIDATION else only is None or source.capability in only:
-            options[SOURCES[module].capability] = {**_of_plan(roles, module), **options_given(given, module)}
+        if module != VALIDATION and only is not None and source.capability not in only:
+            options.pop(source.capability, None)
+        elif module != VALIDATION or given.get("validation") is not None:
+            options[source.capability] = {**_of_plan(roles, module), **options_given(given, module)}
     misspelt = roles.misspelt()
     own = options.get(SOURCES[AGENT].capability, {})
     if _keeps_policy(own):
