@@ -58,6 +58,9 @@ from ..module_utils.health.catalogue import SICK
 from ..module_utils.repair.breaker import limits_of, stopped
 from ..plugin_utils.clusters import VARIABLES
 
+# Options of a connection that say which cluster it is to
+NAMES = ("kubeconfig", "context", "host")
+
 
 def many_are_sick(
     hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any, looked: str = "gpu_looked"
@@ -66,7 +69,7 @@ def many_are_sick(
     found: Dict[str, str] = {}
     members: Dict[str, List[str]] = {}
     for host in hosts:
-        told = [str(hostvars[host].get(variable) or "") for variable in VARIABLES.values()]
+        told = [str(hostvars[host].get(name) or "") for name, option in VARIABLES.items() if option in NAMES]
         members.setdefault("\0".join(told), []).append(host)
     try:
         asked = limits_of(limits)
