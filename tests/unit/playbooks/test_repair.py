@@ -3,6 +3,7 @@
 """Nodes are repaired by the flow of site: in custody, within the budget, and given back only where nothing is sick."""
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, List
 
 import pytest
@@ -59,7 +60,7 @@ def site(in_words: Hosts) -> Site:
 
 
 def repair(site: Site, canned: Dict[str, Any], *options: str, **variables: Any) -> str:
-    rest = {name: WELL for name in site.there}
+    rest = dict.fromkeys(site.there, WELL)
     done = site.run({**rest, **canned}, *options, playbook="repair", **variables)
     return done.stdout + done.stderr
 
@@ -121,7 +122,7 @@ def test_where_many_are_sick_at_once_none_is_repaired(site: Site) -> None:
 @pytest.mark.variation
 def test_who_says_so_has_them_repaired_all_the_same(site: Site) -> None:
     sick = {name: host(RESET, looks=[found("xid 79"), found()]) for name in ("gpu-1", "gpu-2", "gpu-3")}
-    told = repair(site, sick, gpu_repair_breaker=False)
+    told = repair(site, sick, gpu_repair_breaker=False, gpu_rollout_limit=3)
     assert repaired(site) == ["gpu-1", "gpu-2", "gpu-3"] and site.cordoned() == [], told
 
 
@@ -129,13 +130,15 @@ def test_who_says_so_has_them_repaired_all_the_same(site: Site) -> None:
 def test_a_healthy_fleet_is_left_alone(site: Site) -> None:
     told = repair(site, {})
     assert repaired(site) == [] and "failed=0" in told and "failed=1" not in told, told
-    assert [path for _method, path in site.hosts.writes() if path.startswith("/api/v1/nodes/")] == [], told
+    assert site.cordoned() == [] and site.held() == {}
 
 
 @pytest.mark.variation
 def test_check_mode_tells_what_would_be_done_and_does_nothing(site: Site) -> None:
+    before = copy.deepcopy(site.hosts.api.state.nodes)
     told = repair(site, {"gpu-1": host(RESET, looks=found("xid 95"))}, "--check")
-    assert site.cordoned() == [] and site.hosts.writes() == [] and "failed=1" not in told, told
+    assert site.hosts.api.state.nodes == before and "failed=1" not in told, told
+    assert site.hosts.calls("gpu_repair") == 1, "as check mode has it"
 
 
 @pytest.mark.variation
