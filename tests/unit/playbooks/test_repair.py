@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
@@ -11,6 +12,7 @@ from canned import Hosts, planned
 from sites import Site, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    POWER_CYCLE,
     REBOOT,
     REPLACEMENT,
     Disruption,
@@ -146,3 +148,42 @@ def test_hosts_of_no_cluster_are_repaired_too(in_words: Hosts) -> None:
     site = Site(in_words, names(1))
     done = site.run({"gpu-1": host(RESET)}, playbook="repair", cluster=False)
     assert repaired(site) == ["gpu-1"], done.stdout
+
+
+FAKE = '''#!/usr/bin/python
+import json
+from ansible.module_utils.basic import AnsibleModule
+
+module = AnsibleModule(argument_spec={name: {"type": "str", "no_log": name == "password"} for name in (
+    "category", "command", "baseuri", "username", "password", "resource_id", "timeout", "name", "user", "port",
+    "state")})
+with open("%s", "a") as told:
+    told.write("%%s\\n" %% (module.params["command"] or module.params["state"]))
+module.exit_json(changed=True)
+'''
+
+
+@pytest.mark.parametrize("via, asked", [
+    ("redfish", ["PowerCycle"]), pytest.param("ipmi", ["off", "on"], marks=pytest.mark.variation)])
+def test_the_power_is_switched_by_whom_the_variable_names(
+    in_words: Hosts, tmp_path: Path, via: str, asked: List[str]
+) -> None:
+    """With modules of another collection, which is needed nowhere else; here they only write down what is asked."""
+    told, modules = tmp_path / "power", tmp_path / "ansible_collections/community/general/plugins/modules"
+    modules.mkdir(parents=True)
+    for name in ("redfish_command", "ipmi_power"):
+        (modules / (name + ".py")).write_text(FAKE % told)
+    cycle = Requirement("repair", POWER_CYCLE, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
+    there = host(cycle)
+    there["gpu_plan"] = plan_of(cycle, allowed=Disruption.reboot)
+    there["gpu_repair"] = [there["gpu_repair"], dict(there["gpu_repair"], plan={"requirements": []})]
+    site = Site(in_words, names(1))
+    done = in_words.controller.play(
+        "gpuops.nvidia.repair", "--tags", "hosts", hosts=("gpu-1",),
+        environment={"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (in_words.root, tmp_path)}, variables={
+            "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": there, "node_maintenance_timeout": 1,
+            "gpu_allowed_disruption": "reboot", "gpu_power_cycle": {
+                "via": via, "address": "bmc", "user": "ann", "password": "secret", "pause": 0}})
+    assert told.exists() and told.read_text().split() == asked, done.stdout
+    assert site.cordoned() == [] and in_words.calls("gpu_repair") == 2 and "secret" not in done.stdout, done.stdout
+    assert in_words.calls("gpu_health") == 3, "what was done is written down, and looked at"
