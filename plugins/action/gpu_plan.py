@@ -24,9 +24,10 @@ from ..plugin_utils.plan_files import (
     save,
 )
 from ..plugin_utils.reader_words import OF_PLAYBOOKS, people_read
+from ..plugin_utils.role_variables import ONLY
 
 FOR_FLEET = "for_fleet"
-OF_CONTROLLER = ("save_to", APPROVED_FROM, APPROVED_FLEET, "show", "brief", FOR_FLEET)
+OF_CONTROLLER = ("save_to", APPROVED_FROM, APPROVED_FLEET, "show", "brief", FOR_FLEET, ONLY)
 # What a controller need not hold of every host until the run ends
 AT_LENGTH = ("plan", "text", "observation")
 

@@ -33,6 +33,7 @@ from .hardware.report import compact, read_host
 from .imex.capability import CAPABILITY as IMEX
 from .mig.capability import CAPABILITY as MIG
 from .nouveau.capability import CAPABILITY as NOUVEAU
+from .repair.capability import CAPABILITY as REPAIR
 from .rollout.change import change_of, runtime_of
 from .runtime.capability import CAPABILITY as RUNTIME
 from .runtime.low_level import in_use
@@ -46,7 +47,7 @@ from .vgpu.capability import CAPABILITY as VGPU
 from .writing import boards_of
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
-    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, SETTINGS, MIG, RUNTIME, CDI, AGENT)
+    NOUVEAU, DRIVER, TOOLKIT, REPAIR, ACTIVATION, VGPU, FABRIC, IMEX, SETTINGS, MIG, RUNTIME, CDI, AGENT)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 

@@ -39,4 +39,5 @@ def _facts_and_runtimes(host: Host) -> HostFacts:
 # Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
 # containers
 _READERS = {"toolkit": _facts_and_runtimes,
-            **dict.fromkeys(("activation", "vgpu", "fabric", "imex", "settings", "mig", "cdi"), host_facts_and_health)}
+            **dict.fromkeys(("repair", "activation", "vgpu", "fabric", "imex", "settings", "mig", "cdi"),
+                            host_facts_and_health)}

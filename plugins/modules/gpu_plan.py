@@ -23,6 +23,12 @@ options:
       - A variable that is set nowhere counts as its role's default, though no role takes part in the play.
     type: bool
     default: false
+  only:
+    description:
+      - With O(from_variables), the capabilities that are planned, such as V(repair); all others are left out of the
+        plan. Left out itself, every capability is planned.
+    type: list
+    elements: str
   # Made from the modules' names by tests/gates/documentation.py
   nouveau:
     description: Options of M(gpuops.nvidia.nouveau). Left out, the capability is not planned.
@@ -32,6 +38,9 @@ options:
     type: dict
   toolkit:
     description: Options of M(gpuops.nvidia.container_toolkit). Left out, the capability is not planned.
+    type: dict
+  repair:
+    description: Options of M(gpuops.nvidia.gpu_repair). Left out, the capability is not planned.
     type: dict
   activation:
     description: Options of M(gpuops.nvidia.gpu_driver_activation). Left out, the capability is not planned.

@@ -31,6 +31,7 @@ from ..module_utils.fabric import policy as fabric
 from ..module_utils.imex import policy as imex
 from ..module_utils.mig import policy as mig
 from ..module_utils.nouveau import policy as nouveau
+from ..module_utils.repair import policy as repair
 from ..module_utils.runtime import policy as runtime
 from ..module_utils.settings import policy as settings
 from ..module_utils.toolkit import policy as toolkit
@@ -53,6 +54,8 @@ OF_WRITERS = ("allowed_disruption", "approved_plan")
 VALIDATION = "gpu_validation"
 # Whose option it is what all others are to do
 AGENT, ITS_POLICY = "node_agent", "policy"
+# Of gpu_plan: the capabilities that are planned, without others
+ONLY = "only"
 # How alike names are of which one is the other with a slip in it (difflib's ratio)
 ALIKE = 0.9
 
@@ -87,6 +90,7 @@ SOURCES: Dict[str, Source] = {
     "gpu_driver": Source("driver", "gpu_driver", "gpu_driver_", driver.ARGUMENTS),
     "gpu_driver_activation": Source("activation", "gpu_driver", "gpu_driver_", activation.ARGUMENTS, {
         "state": {"staged": "present", "rolled_back": "present"}, "fabric_manager": {"present": "auto"}}),
+    "gpu_repair": Source("repair", "gpu_repair", "gpu_repair_", repair.ARGUMENTS),
     "fabric_manager": Source("fabric", "fabric_manager", "fabric_manager_", fabric.ARGUMENTS),
     "imex": Source("imex", "imex", "imex_", imex.ARGUMENTS),
     "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {
@@ -242,11 +246,14 @@ def options_of_plan(
 ) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
     """The same of gpu_plan, which has the options of all other modules; the host is checked where that is asked for."""
     options, roles = dict(given), _Roles(task_vars, templar)
-    for module in SOURCES:
-        if module != VALIDATION or given.get("validation") is not None:
-            options[SOURCES[module].capability] = {**_of_plan(roles, module), **options_given(given, module)}
+    only = given.get(ONLY)
+    for module, source in SOURCES.items():
+        if module != VALIDATION and only is not None and source.capability not in only:
+            options.pop(source.capability, None)
+        elif module != VALIDATION or given.get("validation") is not None:
+            options[source.capability] = {**_of_plan(roles, module), **options_given(given, module)}
     misspelt = roles.misspelt()
-    own = options[SOURCES[AGENT].capability]
+    own = options.get(SOURCES[AGENT].capability, {})
     if _keeps_policy(own):
         own[ITS_POLICY] = _policy_of_host(roles)
     return options, misspelt

@@ -21,7 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml, reset
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml_settings import REQUESTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
-from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.capability import CAPABILITY as REPAIR
+from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.capability import CAPABILITY as SETTINGS
 
 READING = ("get", "links")
 KILLED = 9
@@ -143,9 +144,10 @@ def _done(version: str, host: Host, asked: Dict[str, Any]) -> Dict[str, Any]:
         return {}
     facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version,
                       gpus=tuple(Gpu(device.address, device.device_id) for device in read_bus(host).gpus))
-    checked = ArgumentSpecValidator(dict(CAPABILITY.arguments)).validate(asked["parameters"])
+    capability = {each.name: each for each in (SETTINGS, REPAIR)}[asked.get("capability", "settings")]
+    checked = ArgumentSpecValidator(dict(capability.arguments)).validate(asked["parameters"])
     assert not checked.error_messages, checked.error_messages
-    run = Run(CAPABILITY, checked.validated_parameters, host, lambda _host: facts,
+    run = Run(capability, checked.validated_parameters, host, lambda _host: facts,
               Disruption[asked.get("allowed", "reboot")],
               Plan.from_dict(asked["approved"]) if asked.get("approved") else None)
     outcome = run.preview() if asked["do"] == "plan" else run.apply()

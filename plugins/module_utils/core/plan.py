@@ -27,8 +27,10 @@ _NO_TEXT = re.compile("[\udc80-\udcff]")
 REBOOT = "reboot"
 DRIVER = "driver"
 CONFIRMATION = "confirmation"
+POWER_CYCLE = "power_cycle"
+REPLACEMENT = "replacement"
 # What is reported and met from outside once the steps are done; the steps do not need it
-AFTERWARDS = (REBOOT, CONFIRMATION)
+AFTERWARDS = (REBOOT, CONFIRMATION, POWER_CYCLE, REPLACEMENT)
 
 
 class Disruption(enum.IntEnum):
@@ -122,8 +124,9 @@ class Step:
 class Requirement:
     """The end of a plan that no step can bring about: what must come from outside before the plan can go on.
 
-    kind:       'reboot' (the host's, by the controller: no module can outlive it), 'driver' (an installed one) or
-                'confirmation' (by a person at the host's console).
+    kind:       'reboot' (the host's, by the controller: no module can outlive it), 'driver' (an installed one),
+                'confirmation' (by a person at the host's console), 'power_cycle' (the host's, by its management
+                controller) or 'replacement' (of a part, by a person).
     subject:    what is in place once it is met.
     why:        the reason, as a sentence for a person.
     disruption: what it disturbs to meet it.

@@ -110,6 +110,30 @@ def read_resettable(
     return tuple(found)
 
 
+def read_all(
+    host: Host, journal: Journal, gpus: Sequence[nvml.NvmlGpu]
+) -> Tuple[Dict[str, Dict[str, Any]], Tuple[Resettable, ...]]:
+    """({UUID: its settings}, what a reset takes) of those GPUs that tell it; a sick one tells nothing."""
+    told: Dict[str, Dict[str, Any]] = {}
+    session = nvml.Session(REQUESTS)
+    try:
+        for gpu in gpus:
+            try:
+                if not gpu.error:
+                    told[gpu.uuid] = session.ask("get", gpu.uuid)
+            except nvml.NvmlFailed:
+                # A sick GPU is what a reset is for
+                if session.lost:
+                    break
+        there: Tuple[Resettable, ...] = () if session.lost else read_resettable(
+            host, journal, gpus, told, session.ask)
+    except nvml.NvmlFailed:
+        there = ()
+    finally:
+        session.close()
+    return told, there
+
+
 def _holders(users: Users, gpu: nvml.NvmlGpu) -> Tuple[str, ...]:
     names = [*users.of(gpu.uuid, "/dev/nvidia%d" % gpu.minor, gpu.processes),
              *(name for device in gpu.mig_devices for name in users.of(device, ""))]
@@ -167,25 +191,9 @@ def _looked_at(
 ) -> Tuple[Dict[str, Dict[str, Any]], Sequence[Resettable], Sequence[Resettable]]:
     """({UUID: its settings} of all GPUs that tell them, the same GPUs, those that are to be reset), once nothing is in
     the way."""
-    told: Dict[str, Dict[str, Any]] = {}
-    session = nvml.Session(REQUESTS)
-    try:
-        for gpu in gpus:
-            try:
-                if not gpu.error:
-                    told[gpu.uuid] = session.ask("get", gpu.uuid)
-            except nvml.NvmlFailed:
-                # A sick GPU is what a reset is for
-                if session.lost:
-                    break
-        there: Sequence[Resettable] = () if session.lost else read_resettable(
-            host, journal, gpus, told, session.ask)
-    except nvml.NvmlFailed:
-        there = ()
-    finally:
-        session.close()
+    told, there = read_all(host, journal, gpus)
     known = {gpu.uuid: gpu for gpu in there}
-    chosen = [known.get(uuid) or _silent(host, uuid, address) for uuid, address in act.gpus]
+    chosen = [known.get(uuid) or read_silent(host, uuid, address) for uuid, address in act.gpus]
     with_fabric = any(gpu.joined for gpu in chosen) and fabric_runs(host)
     wrong = rules.refusals(chosen, act.ecc, False, there, with_fabric)
     if wrong:
@@ -193,7 +201,7 @@ def _looked_at(
     return told, there, chosen
 
 
-def _silent(host: Host, uuid: str, address: str) -> Resettable:
+def read_silent(host: Host, uuid: str, address: str) -> Resettable:
     """A GPU that does not answer, as far as the kernel tells of it."""
     minor = _MINOR.search(host.read("/proc/driver/nvidia/gpus/%s/information" % address) or "")
     manager = next((device.manager for device in read_bus(host).gpus if device.address == address), "")

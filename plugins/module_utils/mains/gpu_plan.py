@@ -18,6 +18,7 @@ OF_CONTROLLER = {
     "brief": {"type": "bool", "default": False},
     "for_fleet": {"type": "bool", "default": False},
     "from_variables": {"type": "bool", "default": False},
+    "only": {"type": "list", "elements": "str"},
     "save_to": {"type": "path"},
     "show": {"type": "bool", "default": False},
 }

@@ -14,6 +14,9 @@ from ..core.plan import Plan, Requirement, Step, digest
 RUNTIMES = ("containerd", "crio", "docker")
 # Before a capability that has nothing to do
 IDLE = "-"
+# What is asked of this one is what comes next, and not its options: where a remedy has failed, another one, or a second
+# try that was written down, is another change
+BY_STEPS = "repair"
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,14 @@ def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cli
     concerned = {part.capability for part in parts}
     promise: Mapping[str, Any] = {
         name: value for name, value in plan.promise().items() if name in ("schema", "steps", "requirements")}
+    asked = dict(plan.policies)
+    if BY_STEPS in concerned:
+        asked[BY_STEPS] = digest([part.promise() for part in parts if part.capability == BY_STEPS])
     boards = Counter("10de:%s" % gpu.device_id for gpu in before.gpus)
     return Change(
         digest=digest(promise) if parts else "",
         policy=" ".join("%s%s=%s" % ("" if name in concerned else IDLE, name, value)
-                        for name, value in sorted(plan.policies.items())),
+                        for name, value in sorted(asked.items())),
         board=", ".join("%d x %s" % (number, name) for name, number in sorted(boards.items())),
         system=" ".join(filter(None, ("-".join(filter(None, (before.os_id, before.os_version))), before.arch))),
         runtime=runtime,

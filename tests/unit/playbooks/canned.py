@@ -42,7 +42,7 @@ import pathlib
 from ansible_collections.gpuops.nvidia.plugins.action.of_{name} import ActionModule as Real
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 '''
-CANNED = (*SOURCES, "gpu_plan", "gpu_info")
+CANNED = (*SOURCES, "gpu_plan", "gpu_info", "gpu_health")
 
 
 def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: Any) -> Dict[str, Any]:

@@ -99,10 +99,11 @@ def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variab
             "progress_interval": "{{ gpu_progress_interval | default(30) }}"}}]
 
 
-@pytest.mark.parametrize("path", ["tasks/apply.yml", "uninstall.yml"])
-def test_what_a_host_is_planned_with_is_applied_and_taken_back(path: str) -> None:
+@pytest.mark.parametrize("paths", [["tasks/apply.yml", "tasks/mend.yml"], ["uninstall.yml"]])
+def test_what_a_host_is_planned_with_is_applied_and_taken_back(paths: List[str]) -> None:
+    """What mends a host is a run's of its own."""
     included = re.findall(r"name: gpuops\.nvidia\.(\w+)\n(?:\s+tasks_from: (\w+)\n)?",
-                          (REPOSITORY / "playbooks" / path).read_text())
+                          "".join((REPOSITORY / "playbooks" / path).read_text() for path in paths))
     done = "".join((REPOSITORY / "roles" / role / "tasks" / ((point or "main") + ".yml")).read_text()
                    for role, point in included)
     assert set(re.findall(r"^ +gpuops\.nvidia\.(\w+):", done, re.MULTILINE)) >= set(SOURCES) - {"gpu_validation"}

@@ -25,7 +25,7 @@ WRITERS = [module for module in SOURCES if module != "gpu_validation"]
 OF_HOSTS = [role for role in role_files.texts() if not role_files.of_cluster(role)]
 VARIABLES = [name for role in OF_HOSTS for name in role_files.options(role)]
 # Roles act on these themselves.
-OF_ROLES = {"gpu_driver_reboot_timeout", "mig_reboot_timeout"}
+OF_ROLES = {"gpu_driver_reboot_timeout", "gpu_repair_reboot_timeout", "mig_reboot_timeout"}
 # An element of each list of dictionaries, whole
 ENTRIES = {
     "mig_layout": {"gpus": ["0"], "device_filter": [], "enabled": False, "instances": []},
@@ -115,6 +115,20 @@ def test_who_wants_no_agent_sends_no_policy(variables: Mapping[str, Any]) -> Non
     assert options_of("node_agent", **variables)["state"] == "absent"
     assert "policy" not in options_of("node_agent", **variables)
     assert "policy" not in role_variables.options_of_plan({}, variables, Templar(DataLoader()))[0]["agent"]
+
+
+def test_a_plan_of_some_capabilities_has_no_other() -> None:
+    given = {"only": ["repair"], "repair": {"state": "repaired"}, "activation": {"assume_pods_evicted": True}}
+    planned = role_variables.options_of_plan(given, {"node_agent_state": "present"}, Templar(DataLoader()))[0]
+    assert planned["repair"]["state"] == "repaired" and planned["repair"]["tries"] == 2
+    assert set(planned) == {"only", "repair"}, "what a task says of others beside"
+
+
+def test_nobody_repairs_unless_that_is_said() -> None:
+    assert options_of("gpu_repair")["state"] == "ignored"
+    assert options_of("gpu_repair")["power_cycle"] is False
+    assert options_of("gpu_repair", gpu_power_cycle={"via": "ipmi"})["power_cycle"] is True
+    assert options_of("gpu_repair", node_agent_health={"rounds": 5})["health"] == {"rounds": 5}
 
 
 def test_what_nobody_sets_is_the_default_of_the_role() -> None:

@@ -56,6 +56,19 @@ def test_what_is_asked_is_the_same_once_it_is_done() -> None:
     assert asked_by(done) == asked_by(of().policy) and not concerned_by(done)
 
 
+def test_another_remedy_and_another_try_of_one_are_another_change() -> None:
+    """A host whose change has failed is left alone by another one of the same policy."""
+    reset = Step("repair", "repair.reset", "0000:01:00.0", "It is sick.", change={"before": {}, "after": {"try": 1}})
+    plan = Plan(policies={"repair": "r1", "driver": "d1"}, steps=(reset,))
+    first = of(plan).policy
+    assert is_of_one_policy(first, of(replace(plan, steps=(replace(reset, why="Of another Xid."),))).policy)
+    assert not is_of_one_policy(first, of(replace(plan, steps=(replace(reset, change={
+        "before": {}, "after": {"try": 2}}),))).policy)
+    boot = Requirement("repair", "reboot", "0000:01:00.0", "It is sick.")
+    assert not is_of_one_policy(first, of(replace(plan, steps=(), requirements=(boot,))).policy)
+    assert of(replace(plan, steps=())).policy == "-driver=d1 -repair=r1"
+
+
 def test_those_that_are_not_have_another() -> None:
     other = of(replace(PLAN, steps=(replace(STEP, subject="other"),)))
     assert other.digest != of().digest and other.policy == of().policy

@@ -1,0 +1,91 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: many_are_sick
+short_description: Which hosts are not to be repaired, since too many are sick at once
+version_added: "0.1.0"
+author:
+  - gpuops.nvidia contributors
+description:
+  - Counts, cluster by cluster, the hosts of which M(gpuops.nvidia.gpu_health) has found something sick, and those that
+    are sick of the same. Where they are so many that one cause is likely, no host of that cluster is to be repaired.
+positional: _input, hostvars, limits
+options:
+  _input:
+    description: Hosts that were looked at.
+    type: list
+    elements: str
+    required: true
+  hostvars:
+    description: Variables of all hosts, C(hostvars). Those that say which cluster a host is in are looked for there.
+    type: dict
+    required: true
+  limits:
+    description:
+      - C(nodes) is how many sick ones are let in any case (2), C(percent) the most of all (20), and C(percent_alike)
+        the most with the same code (10). V(false) is no limit.
+    type: raw
+    required: true
+  looked:
+    description: Name of the variable that has what M(gpuops.nvidia.gpu_health) has returned of a host.
+    type: str
+    default: gpu_looked
+"""
+
+EXAMPLES = r"""
+- name: Stop where something else is broken than single nodes
+  ansible.builtin.fail:
+    msg: "{{ refused[inventory_hostname] }}"
+  vars:
+    refused: "{{ ansible_play_hosts | gpuops.nvidia.many_are_sick(hostvars, {'percent': 30}, looked='health') }}"
+  when: inventory_hostname in refused
+"""
+
+RETURN = r"""
+_value:
+  description: Each host that is not to be repaired, and why.
+  type: dict
+"""
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from ansible.errors import AnsibleFilterError
+
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.health.catalogue import SICK
+from ..module_utils.repair.breaker import limits_of, stopped
+from ..plugin_utils.clusters import VARIABLES
+
+# Options of a connection that say which cluster it is to
+NAMES = ("kubeconfig", "context", "host")
+
+
+def many_are_sick(
+    hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any, looked: str = "gpu_looked"
+) -> Dict[str, str]:
+    """{host: why it is not to be repaired}."""
+    found: Dict[str, str] = {}
+    members: Dict[str, List[str]] = {}
+    for host in hosts:
+        told = [str(hostvars[host].get(name) or "") for name, option in VARIABLES.items() if option in NAMES]
+        members.setdefault("\0".join(told), []).append(host)
+    try:
+        asked = limits_of(limits)
+    except GpuOpsError as error:
+        raise AnsibleFilterError(str(error)) from error
+    for there in members.values():
+        codes = {host: [each["code"] for each in hostvars[host][looked]["findings"] if each["kind"] == SICK]
+                 for host in there}
+        refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there), asked)
+        if refusal is not None:
+            found.update(dict.fromkeys(there, str(GpuOpsError.because([refusal]))))
+    return found
+
+
+class FilterModule:
+    """Filters for what was found of the hosts of a play."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        return {"many_are_sick": many_are_sick}

@@ -1,0 +1,87 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Remedies. Each attempt is on the disk before it is made; what became of it is written down as soon as it has ended,
+in the record of attempts and, where it has gone well, in the state of the host's health: a compute check that passes
+after that ends the finding."""
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Set
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.rights import asked_by
+from ..core.steps import Executor
+from ..hardware.loaded import load_of
+from ..hardware.recovery import SERVICE
+from ..hardware.reset import Act, finish_interrupted, finishing, reset
+from ..hardware.reset_plan import FINISH
+from ..health.findings import GPU, Subject
+from ..health.state import kept, note_remedy
+from . import attempts
+from .attempts import Part
+from .planner import BEGIN, FORGET, RESETS, RESTARTED
+from .policy import NAME, Policy
+
+
+def _begun(host: Host, step: Step) -> int:
+    """Write an attempt down."""
+    parts = [Part(*each) for each in step.parameters["parts"]]
+    keys = _keys(step)
+    findings = sorted(each.key for each in kept(host).findings.values() if each.subject.key in keys)
+    return attempts.begin(host, step.parameters["rung"], load_of(host), asked_by(), parts, findings)
+
+
+def begin(host: Host, journal: Journal, step: Step) -> None:
+    _begun(host, step)
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    host.remove(attempts.PATH)
+
+
+def executors_of(policy: Policy) -> Mapping[str, Executor]:
+    """How the host is watched is in no step: it may be a long text."""
+
+    def restart(host: Host, journal: Journal, step: Step) -> None:
+        number = _begun(host, step)
+        # A unit that failed too often in a row is refused by systemd until it is reset
+        host.run(["systemctl", "reset-failed", step.subject], check=False)
+        try:
+            host.systemctl("restart", step.subject)
+        except GpuOpsError as error:
+            attempts.end(host, number, attempts.FAILED, error.found)
+            raise
+        for key in _keys(step):
+            note_remedy(host, policy.health, SERVICE, key, _told(step))
+        attempts.end(host, number, attempts.DONE)
+
+    def reset_gpus(host: Host, journal: Journal, step: Step) -> None:
+        begun: List[int] = []
+        gpus = tuple((uuid, address) for uuid, address in step.parameters["gpus"])
+        why = "%s: %s" % (step.subject, step.why)
+        try:
+            # What is refused before anything is touched was not tried
+            reset(host, journal, Act(NAME, why, gpus, step=step.id), lambda: begun.append(_begun(host, step)))
+        except GpuOpsError as error:
+            for number in begun:
+                attempts.end(host, number, attempts.FAILED, error.found)
+            raise
+        for key in {Subject(GPU, uuid, address=address).key for uuid, address in gpus}.union(_keys(step)):
+            note_remedy(host, policy.health, step.parameters["rung"], key, _told(step))
+        for number in begun:
+            attempts.end(host, number, attempts.DONE)
+
+    return {RESTARTED: restart, RESETS: finishing(reset_gpus)}
+
+
+def _keys(step: Step) -> Set[str]:
+    return {part[0] for part in step.parameters["parts"]}
+
+
+def _told(step: Step) -> str:
+    return "%s of %s, by %s" % (step.parameters["rung"].replace("_", " "), step.subject, asked_by())
+
+
+EXECUTORS: Dict[str, Executor] = {FINISH: finish_interrupted, BEGIN: begin, FORGET: forget}

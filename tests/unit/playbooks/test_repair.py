@@ -1,0 +1,189 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Nodes are repaired by the flow of site: in custody, within the budget, and given back only where nothing is sick."""
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+from canned import Hosts, planned
+from sites import Site, names
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    POWER_CYCLE,
+    REBOOT,
+    REPLACEMENT,
+    Disruption,
+    Plan,
+    Requirement,
+    Step,
+)
+
+RESET = Step("repair", "repair.reset", "0000:3b:00.0", "GPU 0000:3b:00.0: xid 95.", Disruption.gpu_reset,
+             change={"before": {"GPU": "sick"}, "after": {"GPU": "reset (try 1)"}})
+AGAIN = Step("repair", "repair.reset", "0000:3b:00.0", "GPU 0000:3b:00.0: xid 95.", Disruption.gpu_reset,
+             change={"before": {"GPU": "sick"}, "after": {"GPU": "reset (try 2)"}})
+OUT = Requirement("repair", REPLACEMENT, "GPU 0000:3b:00.0, serial number 1650", "It cannot be mended.",
+                  Disruption.gpu_reset)
+BOOT = Requirement("repair", REBOOT, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
+STILL_SICK = {"failed": True, "changed": False, "code": "health.sick", "msg": "GPU 0000:3b:00.0 is sick still"}
+
+
+def found(*codes: str) -> Dict[str, Any]:
+    """What a look tells."""
+    return {"changed": False, "verdict": "sick" if codes else "well", "findings": [
+        {"code": code, "kind": "sick", "mended": "", "named": "GPU 0000:3b:00.0", "text": "said so", "to_do": "reset"}
+        for code in codes]}
+
+
+def plan_of(*parts: Any, allowed: Disruption = Disruption.driver_reload) -> Dict[str, Any]:
+    """As gpu_plan has it of a repair; what it asks is what it does."""
+    plan = Plan(steps=tuple(part for part in parts if isinstance(part, Step)),
+                requirements=tuple(part for part in parts if isinstance(part, Requirement)))
+    told = planned(plan, allowed, proof={})
+    return dict(told, change=dict(told["change"], policy="repair=%s" % told["change"]["digest"] if parts else ""))
+
+
+def host(*parts: Any, looks: Any = None, **more: Any) -> Dict[str, Any]:
+    """One that is sick, with this plan."""
+    done = {"changed": True, "reboot_required": False, "plan": {"requirements": [
+        part.to_dict() for part in parts if isinstance(part, Requirement)]}}
+    return {"gpu_health": looks or [found("xid 95"), found()], "gpu_plan": plan_of(*parts), "gpu_repair": done, **more}
+
+
+WELL = {"gpu_health": found(), "gpu_plan": plan_of()}
+
+
+@pytest.fixture
+def site(in_words: Hosts) -> Site:
+    return Site(in_words, names(4))
+
+
+def repair(site: Site, canned: Dict[str, Any], *options: str, **variables: Any) -> str:
+    rest = dict.fromkeys(site.there, WELL)
+    done = site.run({**rest, **canned}, *options, playbook="repair", **variables)
+    return done.stdout + done.stderr
+
+
+def reason(site: Site, name: str = "gpu-1") -> str:
+    return " ".join(next(each["metadata"].get("annotations", {}) for each in site.hosts.api.state.nodes
+                         if each["metadata"]["name"] == name).values())
+
+
+def repaired(site: Site) -> List[str]:
+    return [name for name in site.there if site.hosts.calls("gpu_repair", name)]
+
+
+def test_a_sick_node_is_repaired_validated_looked_at_and_given_back_and_nothing_else_is_changed(site: Site) -> None:
+    told = repair(site, {"gpu-1": host(RESET)})
+    assert repaired(site) == ["gpu-1"] and site.cordoned() == [] and site.held() == {}, told
+    assert site.hosts.calls("gpu_validation") == 1 and site.hosts.calls("gpu_health") == 2, told
+    others = ("gpu_driver", "gpu_driver_activation", "mig", "container_runtime", "cdi_spec", "node_agent")
+    assert [site.hosts.calls(module) for module in others] == [0] * len(others), told
+    assert any(method == "PATCH" and path == "/api/v1/nodes/gpu-1" for method, path in site.hosts.writes()), told
+
+
+def test_a_node_that_stays_sick_stays_out_and_only_another_try_is_made(site: Site) -> None:
+    told = repair(site, {"gpu-1": host(RESET, looks=[found("xid 95"), STILL_SICK])})
+    assert site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "failed"}, told
+    assert "is sick still" in reason(site), told
+    same = repair(site, {"gpu-1": host(RESET)})
+    assert "rollout.failed_before" in same and site.cordoned() == ["gpu-1"], same
+    told = repair(site, {"gpu-1": host(AGAIN)})
+    assert site.cordoned() == [] and site.held() == {}, told
+
+
+def test_others_are_repaired_after_one_that_stays_sick_as_far_as_the_budget_goes(site: Site) -> None:
+    sick = {"gpu-1": host(RESET, looks=[found("xid 95"), STILL_SICK]), "gpu-2": host(AGAIN)}
+    told = repair(site, sick, gpu_rollout_limit=2)
+    assert repaired(site) == ["gpu-1", "gpu-2"] and site.cordoned() == ["gpu-1"], told
+
+
+def test_a_part_that_nothing_mends_is_named_on_its_node(site: Site) -> None:
+    told = repair(site, {"gpu-1": host(OUT)})
+    assert site.cordoned() == ["gpu-1"] and "serial number 1650" in reason(site), told
+    assert "playbook.part_to_be_taken_out" in told
+
+
+def test_what_is_not_allowed_is_put_off_and_takes_no_node_out(site: Site) -> None:
+    told = repair(site, {"gpu-1": host(BOOT, looks=found("xid 79"))})
+    assert site.cordoned() == [] and site.held() == {} and "Put off" in told, told
+    assert "repair/reboot/GPU 0000:3b:00.0 (reboot: xid 79.)" in told
+
+
+def test_where_many_are_sick_at_once_none_is_repaired(site: Site) -> None:
+    sick = {name: host(RESET, looks=found("xid 79")) for name in ("gpu-1", "gpu-2", "gpu-3")}
+    told = repair(site, sick)
+    assert "3 of 4 nodes are sick of the same at once, xid 79: gpu-1, gpu-2, gpu-3" in told
+    assert "repair.many_are_sick" in told and repaired(site) == [] and site.hosts.writes() == [], told
+    assert site.hosts.calls("gpu_plan") == 0
+
+
+@pytest.mark.variation
+def test_who_says_so_has_them_repaired_all_the_same(site: Site) -> None:
+    sick = {name: host(RESET, looks=[found("xid 79"), found()]) for name in ("gpu-1", "gpu-2", "gpu-3")}
+    told = repair(site, sick, gpu_repair_breaker=False, gpu_rollout_limit=3)
+    assert repaired(site) == ["gpu-1", "gpu-2", "gpu-3"] and site.cordoned() == [], told
+
+
+@pytest.mark.variation
+def test_a_healthy_fleet_is_left_alone(site: Site) -> None:
+    told = repair(site, {})
+    assert repaired(site) == [] and "failed=0" in told and "failed=1" not in told, told
+    assert site.cordoned() == [] and site.held() == {}
+
+
+@pytest.mark.variation
+def test_check_mode_tells_what_would_be_done_and_does_nothing(site: Site) -> None:
+    before = copy.deepcopy(site.hosts.api.state.nodes)
+    told = repair(site, {"gpu-1": host(RESET, looks=found("xid 95"))}, "--check")
+    assert site.hosts.api.state.nodes == before and "failed=1" not in told, told
+    assert site.hosts.calls("gpu_repair") == 1, "as check mode has it"
+
+
+@pytest.mark.variation
+def test_hosts_of_no_cluster_are_repaired_too(in_words: Hosts) -> None:
+    site = Site(in_words, names(1))
+    done = site.run({"gpu-1": host(RESET)}, playbook="repair", cluster=False)
+    assert repaired(site) == ["gpu-1"], done.stdout
+
+
+FAKE = '''#!/usr/bin/python
+import json
+from ansible.module_utils.basic import AnsibleModule
+
+module = AnsibleModule(argument_spec={name: {"type": "str", "no_log": name == "password"} for name in (
+    "category", "command", "baseuri", "username", "password", "resource_id", "timeout", "name", "user", "port",
+    "state")})
+with open("%s", "a") as told:
+    told.write("%%s\\n" %% (module.params["command"] or module.params["state"]))
+module.exit_json(changed=True)
+'''
+
+
+@pytest.mark.parametrize("via, asked", [
+    ("redfish", ["PowerCycle"]), pytest.param("ipmi", ["off", "on"], marks=pytest.mark.variation)])
+def test_the_power_is_switched_by_whom_the_variable_names(
+    in_words: Hosts, tmp_path: Path, via: str, asked: List[str]
+) -> None:
+    """With modules of another collection, which is needed nowhere else; here they only write down what is asked."""
+    told, modules = tmp_path / "power", tmp_path / "ansible_collections/community/general/plugins/modules"
+    modules.mkdir(parents=True)
+    for name in ("redfish_command", "ipmi_power"):
+        (modules / (name + ".py")).write_text(FAKE % told)
+    cycle = Requirement("repair", POWER_CYCLE, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
+    there = host(cycle)
+    there["gpu_plan"] = plan_of(cycle, allowed=Disruption.reboot)
+    there["gpu_repair"] = [there["gpu_repair"], dict(there["gpu_repair"], plan={"requirements": []})]
+    site = Site(in_words, names(1))
+    done = in_words.controller.play(
+        "gpuops.nvidia.repair", "--tags", "hosts", hosts=("gpu-1",),
+        environment={"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (in_words.root, tmp_path)}, variables={
+            "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": there, "node_maintenance_timeout": 1,
+            "gpu_allowed_disruption": "reboot", "gpu_power_cycle": {
+                "via": via, "address": "bmc", "user": "ann", "password": "secret", "pause": 0}})
+    assert told.exists() and told.read_text().split() == asked, done.stdout
+    assert site.cordoned() == [] and in_words.calls("gpu_repair") == 2 and "secret" not in done.stdout, done.stdout
+    assert in_words.calls("gpu_health") == 3, "what was done is written down, and looked at"

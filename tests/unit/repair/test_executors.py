@@ -1,0 +1,148 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Simulated GPUs are mended by their own nvidia-smi: what is tried is known before, and what became of it after."""
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import GPU, HOST, Finding, Moment, Subject
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Known, Service, State
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+PLACES = ("0000:17:00.0", "0000:31:00.0")
+BEGUN = Moment(1_700_000_000.0, "one")
+
+
+class SickHost(ResetHost):
+    def found(self, *findings: Finding) -> None:
+        """Somebody has looked, and has found this."""
+        state = State(
+            boot="one", rounds=3, taken=1, at=BEGUN.at, findings={each.key: each for each in findings},
+            gpus={uuid: Known(uuid, address=place) for uuid, place in zip(self.uuids(), PLACES)},
+            services={"nvidia-fabricmanager.service": Service("inactive", "")})
+        path = self.root / "var/lib/gpuops/health.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(state.to_dict()))
+
+    def sick(self, gpu: int = 0, code: str = "xid 95", remedy: str = "reset") -> Finding:
+        subject = Subject(GPU, self.uuids()[gpu], "165%d" % gpu, PLACES[gpu])
+        return Finding(subject, "kernel_log", code, "sick", remedy, "said so", BEGUN, BEGUN)
+
+    def repair(self, kill: int = 0, allowed: str = "reboot") -> Dict[str, Any]:
+        return self.ask("apply", capability="repair", kill=kill, allowed=allowed, approved=None, parameters={})
+
+    def attempts(self) -> List[Dict[str, Any]]:
+        path = self.root / "var/lib/gpuops/repairs.json"
+        found: List[Dict[str, Any]] = json.loads(path.read_text())["attempts"] if path.exists() else []
+        return found
+
+    def mended(self) -> List[str]:
+        """What was done that is the remedy of each finding."""
+        path = self.root / "run/gpuops/health.json"
+        path = path if path.exists() else self.root / "var/lib/gpuops/health.json"
+        return [each["mended"] for _key, each in sorted(json.loads(path.read_text())["findings"].items())]
+
+    def resets(self) -> int:
+        return len(self.recorded())
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SickHost]:
+    there = SickHost(tmp_path / "host", "t4", 2)
+    yield there
+    there.close()
+
+
+def test_a_sick_gpu_is_reset_and_the_others_go_on(host: SickHost) -> None:
+    host.serve(DCGM, 0, 1)
+    host.told(1, ["persistence", True], ["power_limit", 65])
+    host.found(host.sick())
+    done = host.repair()
+    assert done.get("applied") == ["repair/repair.reset/" + PLACES[0]], done
+    (attempt,) = host.attempts()
+    assert (attempt["rung"], attempt["end"], attempt["boot"]) == ("reset", "done", "one")
+    assert attempt["parts"] == [{"key": "gpu " + host.uuids()[0], "serial": "1650", "address": PLACES[0]}]
+    assert attempt["findings"] == ["gpu %s: xid 95" % host.uuids()[0]]
+    assert [(each["who"], each["end"], each["gpus"]) for each in host.recorded()] == [
+        ("repair", "done", host.uuids()[:1])]
+    assert host.mended()[0].startswith("reset of " + PLACES[0]) and host.running() == [DCGM]
+    assert host.told(1)["power_limit"] == 65
+    assert host.repair()["applied"] == [], "it waits for a compute check"
+
+
+def test_what_is_refused_before_anything_is_touched_was_not_tried(host: SickHost) -> None:
+    host.hold(0)
+    host.found(host.sick())
+    told = host.repair()
+    assert told["error"]["code"] == "reset.in_use" and host.attempts() == [] and host.resets() == 0
+
+
+def test_a_reset_that_fails_is_a_try_with_its_reason(host: SickHost) -> None:
+    host.serve(DCGM, 0)
+    (host.root / ("stuck-" + DCGM)).touch()
+    host.found(host.sick())
+    assert "error" in host.repair()
+    (attempt,) = host.attempts()
+    assert attempt["end"] == "failed" and DCGM in attempt["why"] and host.mended() == [""]
+
+
+def test_a_reboot_is_written_down_and_left_to_others(host: SickHost) -> None:
+    host.found(host.sick(code="xid 79", remedy="reboot"))
+    done = host.repair()
+    assert done.get("applied") == ["repair/repair.begin/reboot"], done
+    assert [each["kind"] for each in done["plan"]["requirements"]] == ["reboot"]
+    assert [(each["rung"], each["end"]) for each in host.attempts()] == [("reboot", "begun")]
+    assert host.repair()["applied"] == [], "it is at hand"
+    (host.root / "boot-id").write_text("two")
+    assert host.repair()["applied"] == [], "nobody has looked since"
+
+
+def test_what_is_not_allowed_is_put_off_and_not_written_down(host: SickHost) -> None:
+    host.found(host.sick(), host.sick(1, "xid 79", "reboot"))
+    done = host.repair(allowed="driver_reload")
+    assert done["applied"] == [] and done["deferred"] == ["repair/repair.begin/reboot"]
+    assert host.attempts() == [] and host.resets() == 0
+
+
+def test_a_service_is_restarted_and_its_finding_waits_for_its_proof(host: SickHost) -> None:
+    unit = "nvidia-fabricmanager.service"
+    host.found(Finding(Subject(HOST), "service", unit, "sick", "service", "it is inactive", BEGUN, BEGUN))
+    assert host.repair()["applied"] == ["repair/repair.restart/" + unit]
+    assert [(each["rung"], each["end"]) for each in host.attempts()] == [("service", "done")]
+    assert host.mended()[0].startswith("service of " + unit)
+
+
+def test_a_damaged_record_stops_the_repair(host: SickHost) -> None:
+    host.found(host.sick())
+    (host.root / "var/lib/gpuops/repairs.json").write_text("{")
+    assert host.repair()["error"]["code"] == "repair.record_damaged" and host.resets() == 0
+
+
+@every_part
+def test_killed_before_any_act_what_was_tried_is_known_and_all_comes_back(
+    host: SickHost, tmp_path: Path, part: int
+) -> None:
+    host.serve(PERSISTENCED, 0, 1)
+    host.serve(DCGM, 0, 1)
+    host.found(host.sick())
+    start = tmp_path / "start"
+    host.saved(start)
+    acts = host.repair()["acts"]
+    running = host.running()
+    assert acts > 15 and len(running) == 2
+    for kill in range(1 + part, acts + 1, PARTS):
+        host.loaded(start)
+        assert host.repair(kill=kill) == {"killed": True}
+        assert len(host.attempts()) >= host.resets(), "%d: a reset that is no attempt" % kill
+        again = host.repair()
+        assert "error" not in again, (kill, again)
+        assert host.mended()[0].startswith("reset of "), kill
+        assert 1 <= len(host.attempts()) <= 2 and host.attempts()[-1]["end"] in ("done", "begun"), kill
+        assert (host.running(), host.memory("reset").get("act")) == (running, None), kill
+        assert host.repair()["applied"] == [], kill
