@@ -22,7 +22,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Asking, NodeState, Pool, Record, checked_pool
-from ..module_utils.rollout.hosts import Known, aim_of, host_of
+from ..module_utils.rollout.hosts import REPAIR, Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
@@ -228,7 +228,7 @@ class ActionModule(ClusterAction):
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
-                              lambda node: [str(each) for each in marks.on_node(node)])
+                              lambda node: [str(each) for each in marks.on_node(node)], options["aim"] == REPAIR)
         pool = checked_pool(options["pool"])
         budget = Budget(cluster, options["namespace"], pool, reading, is_alive)
         if options["state"] == PLANNED:

@@ -38,7 +38,7 @@ from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
-from .labels import TAINTED, cordoned_by, cordoned_by_its_host
+from .labels import HEALTH_MANAGER, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
@@ -79,12 +79,14 @@ class NodeReading(NamedTuple):
     startup_taint: key of the taint that nodes join with, '' none.
     domain_label:  that which names the failure domain.
     marks:         those of other managers.
+    mends:         whether it is for a repair: a node that its own host has cordoned waits for that.
     """
 
     selector: str = ""
     startup_taint: str = ""
     domain_label: str = "topology.kubernetes.io/zone"
     marks: MarksOf = lambda node: ()
+    mends: bool = False
 
 
 class Budget:
@@ -427,15 +429,17 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
     unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
     return NodeState(
         name=str(facts["name"]), ready=facts["ready"], ours=ours,
-        cordoned_by=_who_cordoned(node) if facts["unschedulable"] and not ours else "",
+        cordoned_by=_who_cordoned(node, reading.mends) if facts["unschedulable"] and not ours else "",
         marks=tuple(reading.marks(node)),
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
         clique=str(facts["clique"] or ""), unhealthy=unhealthy)
 
 
-def _who_cordoned(node: Mapping[str, Any]) -> str:
+def _who_cordoned(node: Mapping[str, Any], mends: bool) -> str:
     why = cordoned_by_its_host(node)
+    if why and mends and cordoned_by_managers(node) == [HEALTH_MANAGER]:
+        return ""
     return "its own host (%s)" % why if why else OTHERS
 
 

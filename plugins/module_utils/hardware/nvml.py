@@ -117,9 +117,9 @@ class NvmlGpu:
 class NvmlReading:
     """Everything NVML said. error is '' when it answered, else why it did not.
 
-    hung: the call that did not come back, with its GPU ('nvmlDeviceGetMemoryInfo of GPU 3'), '' when all did. gpus then
-    holds those that answered before.
-    left: the process that called it, where that cannot be ended; 0 where there is none.
+    hung:     the call that did not come back, with its GPU ('nvmlDeviceGetMemoryInfo of GPU 3'), '' when all did. gpus
+              then holds those that answered before.
+    left:     the process that called it, where that cannot be ended; 0 where there is none.
     excluded: addresses of GPUs that the driver was told to leave out (NVreg_ExcludedGpus): it lists them not.
     """
 

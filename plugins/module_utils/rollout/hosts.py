@@ -74,6 +74,10 @@ def host_of(
     )
 
 
+# Of runs that repair: what is wrong with each of their hosts is its own
+REPAIR = "repair"
+
+
 def aim_of(hosts: Iterable[Host]) -> str:
     """What runs have in common that bring hosts to the same. Those count too where nothing is left to be done: who goes
     on where a run has ended has its aim."""

@@ -247,5 +247,12 @@ def test_runs_of_the_controller_see_a_cordon_of_others_with_its_reason() -> None
     assert cordoned_by_its_host(claimed(SICK, cordoned=False)) == ""
     state = node_state(there, NodeReading(marks=lambda _node: ()), ["gpu-1"])
     assert state is not None and state.cordoned_by.startswith("its own host (GPU 0000:3b:00.0")
+    mending = NodeReading(mends=True)
+    state = node_state(there, mending, ["gpu-1"])
+    assert state is not None and state.cordoned_by == "", "a run that repairs is what it waits for"
+    there["metadata"]["managedFields"].append(entry("kubectl-cordon", "Update"))
+    state = node_state(there, mending, ["gpu-1"])
+    assert state is not None and state.cordoned_by, "a person has cordoned it as well"
+    del there["metadata"]["managedFields"][-1]
     (note,) = _of_others(there)
     assert "cordoned by gpuops-health, and stays so: GPU 0000:3b:00.0" in note
