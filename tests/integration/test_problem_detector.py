@@ -54,7 +54,7 @@ class Bed:
 
     def agent(self, **variables: Any) -> None:
         played = self.fleet.tasks(HOST, AGENT, node_agent_state="present", node_agent_health={
-            "stale_seconds": STALE_SECONDS}, **variables)
+            "stale_seconds": STALE_SECONDS, "round_seconds": LOOK_SECONDS, "nvml_seconds": LOOK_SECONDS}, **variables)
         assert played.code == 0, played.failures()
 
     def has_a_log(self) -> None:
