@@ -144,6 +144,7 @@ def detected(bed: Bed) -> Iterator[Bed]:
     silicon.clear_faults(bed.silicon)
 
 
+@pytest.mark.variation
 def test_before_the_first_look_no_node_is_called_well(bed: Bed) -> None:
     bed.detects()
     seen: List[Mapping[str, str]] = []
@@ -157,6 +158,7 @@ def test_before_the_first_look_no_node_is_called_well(bed: Bed) -> None:
     bed.await_told(SEEN_SECONDS, **dict.fromkeys(CONDITIONS, "False"))
 
 
+@pytest.mark.variation
 def test_a_fault_is_told_with_what_mends_it_and_taken_back_when_it_is_gone(detected: Bed) -> None:
     """One that the driver asks for ends when the driver says so."""
     silicon.inject_fault(detected.silicon, "recovery", 3)

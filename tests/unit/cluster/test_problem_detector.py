@@ -26,6 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.health.problems impo
 from gpulab.parts.registry import workshop
 from gpulab.processes import Daemon
 
+# Its build is one of minutes; what it asks of our plugin is shown without it (unit/health/test_problems.py)
+pytestmark = pytest.mark.variation
 BOOT = Host().boot()
 SICK = {"key": "gpu GPU-0 xid 79", "kind": "sick", "named": "GPU 0000:3b:00.0 (GPU-0)", "code": "xid 79",
         "text": "the GPU has fallen off the bus", "to_do": "reboot the node", "check": ""}
