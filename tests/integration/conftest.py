@@ -24,8 +24,8 @@ sys.path.insert(0, str(collections_root()))
 
 # Tests that need a bare host come before those that need an installed one, and the way back comes last. This is also
 # the longest way, so that it begins first.
-ACCEPTANCE = ("test_check_mode", "test_site", "test_pods", "test_faults", "test_problem_detector", "test_upgrade",
-              "test_uninstall")
+ACCEPTANCE = ("test_check_mode", "test_site", "test_pods", "test_faults", "test_problem_detector", "test_repair",
+              "test_upgrade", "test_uninstall")
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
