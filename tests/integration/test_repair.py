@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""From a fault to a node that is in service again, with nobody's hands: the simulated silicon is sick, all else is real."""
+"""From a fault to a node in service again, with nobody's hands: the simulated silicon is sick, all else is real."""
 from __future__ import annotations
 
 import json
