@@ -63,7 +63,7 @@ verdict:
   returned: success
   type: str
   sample: well
-remedy:
+rung:
   description: The highest rung that an open finding asks for; empty for none.
   returned: success
   type: str

@@ -39,7 +39,10 @@ def looked(host: Host, parameters: Mapping[str, Any], check_mode: bool) -> Dict[
             and (parameters["fail_on"] == SICKNESS or not each.mended)]
     if sick and parameters["fail_on"] != NOTHING:
         raise _sick(sick)
-    return {"changed": False, **summary(state)}
+    told = summary(state)
+    # What the remedy of a refusal is called
+    told["rung"] = told.pop("remedy")
+    return {"changed": False, **told}
 
 
 def _sick(findings: Sequence[Finding]) -> GpuOpsError:

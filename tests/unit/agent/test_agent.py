@@ -140,7 +140,7 @@ def test_what_a_pod_mounts_for_the_detector_holds_nothing_else(host: Host, archi
 
 def test_the_pages_start_a_detector_with_what_a_host_has() -> None:
     """In a pod, every directory is there under its own name, and can only be read."""
-    *_others, daemon_set = yaml.safe_load_all((DOCS / "node-problem-detector.yaml").read_text())
+    *_others, daemon_set = yaml.safe_load((DOCS / "node-problem-detector.yaml").read_text())["items"]
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     flags = ["--config.custom-plugin-monitor=" + path for path in detector.FILES if path != PLUGIN]

@@ -325,7 +325,7 @@ def test_a_token_that_is_bound_to_the_node_will_do(bed: Bed) -> None:
 @pytest.fixture
 def detector(bed: Bed) -> Client:
     """Of this node, once its policy is in force."""
-    for item in yaml.safe_load_all(DETECTOR.read_text()):
+    for item in yaml.safe_load(DETECTOR.read_text())["items"]:
         if item["kind"] in PLACES:
             bed.client.apply("%s/%s" % (PLACES[item["kind"]], item["metadata"]["name"]), item)
     token = token_of(bed.client, "node-problem-detector/node-problem-detector", bed.node)

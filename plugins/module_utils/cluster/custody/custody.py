@@ -460,9 +460,7 @@ class Custody:
             notes.append("node %s is held by run %s, whose end is waited for" % (name, holder))
         drained = {} if act.drain is None else act.drain(True, for_anybody)
         self._refuse_silent(node, act)
-        step = says.claim(node, self._run, act.reason, _offers(node))
-        if step is not None:
-            self._sent(path_of(name), step, True)
+        step = self._tried_out(node, lambda node: says.claim(node, self._run, act.reason, _offers(node)))
         done = change_node(self._cluster, name, act.without, True, act.uid)
         told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
         return {**drained, **told, "offers": _offers(node),
@@ -472,14 +470,29 @@ class Custody:
         name = str(node["metadata"]["name"])
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
-        step = says.next_withdrawal(node) if not act.failures else says.claim(
-            node, self._run, "Failed: %s" % "; ".join(act.failures), _offers(node), True)
-        if step is not None:
-            self._sent(path_of(name), step, True)
+        step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
+            node, self._run, "Failed: %s" % "; ".join(act.failures), _offers(node), True))
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
         return {**told, "changed": told["changed"] or step is not None or forgotten}
+
+    def _tried_out(self, node: Object, following: Callable[[Object], Optional[Apply]]) -> Optional[Apply]:
+        """What would be sent, once the server has said that it would take it: of the Node as it is then, which others
+        write to since it was read."""
+        name, uid = str(node["metadata"]["name"]), str(node["metadata"].get("uid", ""))
+        step = following(node)
+        for attempt in range(MOST_WRITES):
+            if step is None:
+                break
+            try:
+                self._sent(path_of(name), step, True)
+                break
+            except ApiError as error:
+                if error.status != CONFLICT or attempt == MOST_WRITES - 1:
+                    raise
+                step = following(read_node(self._cluster, name, uid))
+        return step
 
     # What is told
 

@@ -86,6 +86,14 @@ class TestTakingOnTheDouble:
         assert store.writes == []
 
 
+    def test_check_mode_goes_on_where_others_write_to_the_node_meanwhile(self, bed: Bed, store: Store) -> None:
+        """A drain is previewed for seconds, and kubelets write all the time."""
+        drain = Drained(previewing=lambda: store.edit("Node", "", NODE, "kubelet", status={"phase": "Running"}))
+        store.writes.clear()
+        assert bed.custody("a").take(NODE, taking(drain), dry_run=True)["changed"]
+        assert drain.asked == [True] and store.writes == []
+
+
 def plugin(store: Store, selector: Sequence[str] = (), **metadata: Any) -> None:
     """A pod of a component of ours on the node. selector: labels of which it wants the value 'true'."""
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "p", "uid": "d", "controller": True}
