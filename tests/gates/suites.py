@@ -64,7 +64,7 @@ def quick_gates() -> List[Gate]:
         Gate("changelog", "changelog fragments", _changelog, BESIDE_SECONDS, background=True),
         Gate("ansible-lint", "ansible-lint, production profile", _ansible_lint, BESIDE_SECONDS, background=True),
         Gate("docs", "antsibull-docs, documentation of plugins", _docs, BESIDE_SECONDS, background=True),
-        Gate("unit", "unit tests", _unit, 900),
+        Gate("unit", "unit tests", _unit, 1500),
     ]
 
 
