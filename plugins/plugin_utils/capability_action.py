@@ -143,7 +143,7 @@ class CapabilityAction(ActionBase):
         return str(self._task.action).rsplit(".", 1)[-1]
 
     def _writes(self) -> bool:
-        return self._module() not in ("gpu_info", "gpu_plan", "gpu_validation")
+        return self._module() not in ("gpu_health", "gpu_info", "gpu_plan", "gpu_validation")
 
     def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Have the host account for what came although the transaction failed; the module's result."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Iterator, List, Mapping, Set
 
 import pytest
@@ -34,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, plan_host, told_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
 
 sys.path.insert(0, str(Path(__file__).parent / "cluster"))
 
@@ -107,6 +109,14 @@ def test_what_a_writer_returns(module: str) -> None:
     result = writer_result(Outcome(Plan(steps=(STEP,)), [STEP.id], (STEP,), awaiting=STEP), with_diff=True)
     assert set(undocumented(result, returned(module))) == INTERNAL & set(result)
     assert missing(result, returned(module)) == []
+
+
+@pytest.mark.parametrize("name", sorted(
+    path.stem for path in (PLUGINS / "action").glob("*.py") if "(CapabilityAction)" in path.read_text()))
+def test_only_what_writes_is_told_whose_run_it_is(name: str) -> None:
+    """Any other module would refuse the option."""
+    action: Any = SimpleNamespace(_module=lambda: name)
+    assert CapabilityAction._writes(action) == (name in WRITERS)
 
 
 def test_what_a_plan_holds(host: Host) -> None:
