@@ -85,7 +85,6 @@ class TestTakingOnTheDouble:
         assert bed.custody("a").give_back(NODE, returning(), dry_run=True)["changed"]
         assert store.writes == []
 
-
     def test_check_mode_goes_on_where_others_write_to_the_node_meanwhile(self, bed: Bed, store: Store) -> None:
         """A drain is previewed for seconds, and kubelets write all the time."""
         drain = Drained(previewing=lambda: store.edit("Node", "", NODE, "kubelet", status={"phase": "Running"}))
