@@ -81,8 +81,8 @@ def _unit(command: str, timeout: int, holds: bool, tells: bool) -> str:
         "TimeoutStartSec=%ds" % timeout,
         # A package manager that is at work when the time is over is left to end
         "KillMode=process",
-        # A process that hangs in the driver outlives every signal
-        "TimeoutStopSec=10s",
+        # A process that hangs in the driver outlives every signal; and what is told last may take twenty seconds
+        "TimeoutStopSec=45s",
         "",
         "[Install]",
         "WantedBy=multi-user.target",

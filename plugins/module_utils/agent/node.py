@@ -16,7 +16,7 @@ cordoned again only for what was not sick by then. A hold mark keeps it cordoned
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..cluster.custody.claims import Apply, claims, said_of, withdrawal
@@ -75,12 +75,18 @@ def report_of(data: Any, boot: str, of_boot: Mapping[str, Any], now: float, stal
         found, sick = dict.fromkeys(CONDITIONS, (UNKNOWN, "the host's health cannot be understood")), set()
     conditions = {name: Condition(_STATUSES[code], _reason(name, code), message)
                   for name, (code, message) in found.items()}
-    failed = _of_boot(of_boot)
+    failed, is_known = _of_boot(of_boot), found[_OF_SICK][0] != UNKNOWN
+    if of_boot.get("state") == boot_record.WORKING:
+        # What the boot before it has left ends once this one has
+        is_known = False
+        if not sick:
+            conditions[_OF_SICK] = Condition(_STATUSES[UNKNOWN], _UNKNOWN_REASON, "the host is being validated")
     if failed:
         message = "%s; %s" % (failed, found[_OF_SICK][1]) if sick else failed
         conditions[_OF_SICK] = Condition(_STATUSES[PROBLEM], _BOOT_REASON, plain(message))
-        sick.add(_BOOT_KEY)
-    return Report(conditions, frozenset(sick), found[_OF_SICK][0] != UNKNOWN)
+        # Another boot that fails is another finding
+        sick.add("%s %s" % (_BOOT_KEY, boot))
+    return Report(conditions, frozenset(sick), is_known)
 
 
 def _trouble(data: Any, boot: str, now: float, stale_seconds: float) -> str:
@@ -154,19 +160,26 @@ def next_claim(node: Mapping[str, Any], report: Report, cordons: bool) -> Option
     mine = claims(node, HEALTH_MANAGER).get(HEALTH_MANAGER)
     if mine is None:
         return _claim(node, report, True) if cordons and report.sick else None
+    if mine.cordons and _is_held(node) and not (cordons and report.sick):
+        return None
     if not cordons:
         return withdrawal(node, HEALTH_MANAGER)
     if not report.sick:
-        return withdrawal(node, HEALTH_MANAGER) if report.is_known and not (mine.cordons and _is_held(node)) else None
-    new = report.sick - _recorded(mine.annotations.get(HEALTH_FINDINGS, ""))
-    said = _claim(node, report, mine.cordons or bool(new))
+        return withdrawal(node, HEALTH_MANAGER) if report.is_known else None
+    recorded = _recorded(mine.annotations.get(HEALTH_FINDINGS, ""))
+    new = report.sick - recorded
+    # What may still be so is not new when it is seen again
+    whole = report if report.is_known else replace(report, sick=report.sick | recorded)
+    said = _claim(node, whole, mine.cordons or bool(new))
     wanted = dict(said.body["metadata"]["annotations"])
     return None if wanted == dict(mine.annotations) and mine.cordons == ("spec" in said.body) else said
 
 
 def last_claim(node: Mapping[str, Any]) -> Optional[Apply]:
-    """The next request by which a host that looks at its GPUs no more takes back what it has said."""
-    return withdrawal(node, HEALTH_MANAGER) if HEALTH_MANAGER in claims(node, HEALTH_MANAGER) else None
+    """The next request by which a host that looks at its GPUs no more takes back what it has said. A cordon that is to
+    stay, stays."""
+    mine = claims(node, HEALTH_MANAGER).get(HEALTH_MANAGER)
+    return None if mine is None or (mine.cordons and _is_held(node)) else withdrawal(node, HEALTH_MANAGER)
 
 
 def is_ours(node: Mapping[str, Any]) -> bool:

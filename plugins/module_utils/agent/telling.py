@@ -27,6 +27,7 @@ from ..core.lock import DIRECTORY as PASSING
 from ..core.startup import BOOT_UNIT
 from ..health.state import SUMMARY
 from . import api
+from .boot import WANTS
 from .node import (
     HEARTBEAT_SECONDS,
     Report,
@@ -44,8 +45,8 @@ SCHEMA = 1
 RETRY_SECONDS = 15.0
 # Of requests that another writer came before
 _ATTEMPTS = 5
-# Whose credential is of no node of this cluster any more
-_GONE = (401, 403, api.GONE)
+# In which a boot's own unit begins
+_STARTING_SECONDS = 900.0
 
 Object = Dict[str, Any]
 
@@ -59,8 +60,9 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
     in_passing: whether nobody is asked where nothing is new; the result has then no 'node'.
     """
     report = _report(host, stale_seconds)
-    said = _digest(report, cordons, kubeconfig, name)
-    if in_passing and not _is_due(host, said):
+    said = _digest(report, cordons, [kubeconfig, host.stamps(kubeconfig)], name)
+    # A Node may have been made anew, by its kubelet: one that is sick is looked at each time
+    if in_passing and not _is_due(host, said, bool(report.sick)):
         return {"changed": False}
     try:
         found = api.within(api.WHOLE_SECONDS, lambda: _said(
@@ -83,7 +85,7 @@ def take_back(host: Host) -> None:
             api.within(api.WHOLE_SECONDS, lambda: _said(
                 host, there["kubeconfig"], there["node"], lambda node, _now: status_without(node), last_claim))
         except GpuOpsError as error:
-            if isinstance(error, api.ApiRefused) and error.status in _GONE:
+            if isinstance(error, api.ApiRefused) and error.status == api.GONE:
                 return _forget(host)
             raise GpuOpsError(
                 "agent.not_taken_back",
@@ -123,6 +125,8 @@ def _report(host: Host, stale_seconds: float) -> Report:
 def _of_boot(host: Host) -> Mapping[str, Any]:
     """Of a boot whose unit was ended in the middle, that too."""
     found = boot_record.read(host)
+    if not found and _now() < _STARTING_SECONDS and host.link(WANTS) is not None:
+        return {"state": boot_record.WORKING}
     if found.get("state") == boot_record.WORKING and host.unit(BOOT_UNIT).get("ActiveState") in (
             "deactivating", "failed"):
         return {**found, "state": boot_record.FAILED, "reason": "it was ended before it was done; its time may be over"}
@@ -173,20 +177,23 @@ def _note(host: Host, name: str, kubeconfig: str) -> None:
             host.write(SAID, text, 0o600)
 
 
-def _digest(report: Report, cordons: bool, kubeconfig: str, name: str) -> str:
+def _digest(report: Report, cordons: bool, kubeconfig: Any, name: str) -> str:
     parts: List[Any] = [cordons, kubeconfig, name, sorted(report.sick), report.is_known, sorted(
         (key, each.status, each.reason, each.message) for key, each in report.conditions.items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _is_due(host: Host, said: str) -> bool:
-    """Whether this is new, or has to be said again, or was not said when it was tried, a little while ago."""
+def _is_due(host: Host, said: str, always: bool) -> bool:
+    """Whether this is new, or has to be said again, or was not said when it was tried, a little while ago.
+
+    always: whether it is to be said in any case, but where that has just failed.
+    """
     try:
         before = json.loads(host.read(LATEST) or "null")
         passed = _now() - before["at"]
         if before["error"]:
             return not 0 <= passed < RETRY_SECONDS
-        return bool(before["said"] != said) or not 0 <= passed < HEARTBEAT_SECONDS
+        return always or bool(before["said"] != said) or not 0 <= passed < HEARTBEAT_SECONDS
     except (GpuOpsError, ValueError, TypeError, KeyError):
         return True
 

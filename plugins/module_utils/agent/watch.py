@@ -108,6 +108,7 @@ _UNIT = managed("\n".join([
     "OOMScoreAdjust=-500",
     # Ten times what it takes, with the library that its child loads
     "MemoryMax=400M",
+    "OOMPolicy=continue",
     "",
     "[Install]",
     "WantedBy=multi-user.target",

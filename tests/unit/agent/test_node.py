@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.node import (
     HEARTBEAT_SECONDS,
     Report,
+    last_claim,
     next_claim,
     report_of,
     status_patch,
@@ -110,12 +111,12 @@ def test_a_boot_that_has_failed_is_told_with_its_reason() -> None:
     found = report(None, failed)
     assert (found.conditions["GpuSick"].status, found.conditions["GpuSick"].reason) == ("True", "GpuHostNotValidated")
     assert found.conditions["GpuSick"].message == "the boot has failed: Found: GPU 3 is ill. Do: see to it."
-    assert found.sick == {"boot"} and statuses(found)[1:] == ["Unknown", "Unknown"]
+    assert found.sick == {"boot this-boot"} and statuses(found)[1:] == ["Unknown", "Unknown"]
     both = report(summary(finding()), failed)
     assert "GPU 3 is ill" in both.why and "fallen off the bus" in both.why and len(both.sick) == 2
 
 
-@pytest.mark.parametrize("state", ["working", "validated", "no_gpus", "late"])
+@pytest.mark.parametrize("state", ["validated", "no_gpus", "late"])
 def test_a_boot_that_has_not_failed_says_nothing(state: str) -> None:
     assert report(summary(), {"state": state, "reason": ""}) == WELL
 
@@ -223,6 +224,37 @@ def test_who_uncordons_it_means_it() -> None:
     assert next_claim(there, SICK, True) is None
     found = next_claim(there, WELL, True)
     assert found is not None and "annotations" not in found.body["metadata"]
+
+
+def test_a_boot_that_is_not_over_neither_clears_nor_calls_well() -> None:
+    """What the one before it has left stays until the host is validated."""
+    failed = report(summary(), {"state": "failed", "reason": "it computes wrongly"})
+    working = report(summary(), {"state": "working"})
+    assert statuses(working)[0] == "Unknown" and not working.is_known and not working.sick
+    assert next_claim(claimed(failed), working, True) is None
+    assert next_claim(claimed(failed), report(summary(), {"state": "validated"}), True) is not None
+    assert statuses(report(summary(finding()), {"state": "working"}))[0] == "True"
+
+
+def test_another_boot_that_fails_cordons_what_was_uncordoned_after_the_first() -> None:
+    first, second = (report_of(None, boot, {"state": "failed", "reason": "it computes wrongly"}, NOW, STALE)
+                     for boot in ("one", "two"))
+    found = next_claim(claimed(first, cordoned=False), second, True)
+    assert found is not None and found.body["spec"] == {"unschedulable": True}
+
+
+def test_what_was_uncordoned_is_not_forgotten_while_nothing_is_known() -> None:
+    unknown = report(None, {"state": "failed", "reason": "x"})
+    said = next_claim(claimed(SICK, cordoned=False), unknown, True)
+    assert said is not None
+    assert json.loads(said.body["metadata"]["annotations"][HEALTH_FINDINGS]) == sorted(SICK.sick | unknown.sick)
+
+
+@pytest.mark.parametrize("step", [
+    lambda there: next_claim(there, SICK, False), lambda there: next_claim(there, WELL, False), last_claim])
+def test_a_cordon_that_is_to_stay_stays_whoever_tells_no_more(step: Any) -> None:
+    assert step(claimed(SICK, annotations={HOLD: "I look at it"})) is None
+    assert step(claimed(SICK)) is not None
 
 
 def test_what_was_not_sick_by_then_cordons_it_again() -> None:
