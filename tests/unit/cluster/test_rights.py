@@ -87,7 +87,8 @@ def test_what_goes_beyond_is_what_is_not_allowed(wanted: List[Rule], there: List
 class TestEveryPlaybook:
     def test_is_in_the_table_unless_it_asks_no_cluster(self) -> None:
         there = {path.stem for path in (rights_pages.REPOSITORY / "playbooks").glob("*.yml")}
-        assert there - {"manifests"} == set(PLAYBOOKS) - {"inventory"} == set(rights_pages.DOES) - {"inventory"}
+        # To repair is the flow of site, and takes its rights
+        assert there - {"manifests", "repair"} == set(PLAYBOOKS) - {"inventory"} == set(rights_pages.DOES) - {"inventory"}
 
     @pytest.mark.parametrize("playbook", PLAYBOOKS)
     def test_no_rule_is_a_way_to_more(self, playbook: str) -> None:

@@ -348,7 +348,9 @@ class Process:
         self.host = Host(str(board.root))
         self.started = subprocess.Popen(
             [sys.executable, "-c", script, str(board.root), POLICY, *words], env=board.environment(), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            # Who runs tests in the background has it ignored, which a child inherits
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
         self.pid = self.started.pid
 
     def kept(self) -> Dict[str, Any]:
