@@ -36,12 +36,12 @@ def in_service(demo: Fleet) -> bool:
 
 def test_a_gpu_that_wants_a_reset_gets_it_and_its_node_is_given_back(demo: Fleet, board: Any) -> None:
     """A pod that has GPUs leaves for it."""
+    (before,) = gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", HOST, 8))])
     silicon.inject_fault(board, "recovery", 3)
     found = demo.tasks(HOST, [{"gpuops.nvidia.gpu_health": {}}]).result(HOST, "gpu_health")
     assert (found["verdict"], found["rung"]) == ("sick", "reset")
     demo.play(REPAIR, "--check", gpu_hosts=HOST)
-    assert attempts(demo) == [] and in_service(demo)
-    (before,) = gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", HOST, 8))])
+    assert attempts(demo) == [] and not demo.node(HOST)["spec"].get("unschedulable")
     played = demo.play(REPAIR, gpu_hosts=HOST)
     (attempt,) = attempts(demo)
     assert (attempt["rung"], attempt["end"], len(attempt["parts"])) == ("reset", "done", 1)
