@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The few requests that a host makes of its API server, with nothing but Python's own library.
 
-The kubeconfig and the files that it names are read for each conversation: a kubelet renews its certificate. What stands
-in it as data comes to the TLS library by memory that has no name in any file system.
+The kubeconfig and the files that it names are read for each conversation, and a program that fetches its credential is
+asked: a kubelet renews its certificate. What is no file comes to the TLS library by memory that has no name in any file
+system.
 """
 from __future__ import annotations
 
@@ -15,20 +16,29 @@ import queue
 import ssl
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Set, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
-from .kubeconfig import Source, Unreadable, access_of, node_of_certificate, node_of_token
+from .kubeconfig import (
+    Credential,
+    Login,
+    Source,
+    Unreadable,
+    access_of,
+    credential_of,
+    node_of_certificate,
+    node_of_token,
+)
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 # Any JSON is YAML, and this is the one name that every API server knows for it
 SERVER_SIDE_APPLY = "application/apply-patch+yaml"
 CONFLICT, GONE = 409, 404
-# For one step of one request, and for a whole conversation
-STEP_SECONDS, WHOLE_SECONDS = 5.0, 20.0
+# For one step of one request, for a program that fetches a credential, and for a whole conversation
+STEP_SECONDS, LOGIN_SECONDS, WHOLE_SECONDS = 5.0, 10.0, 20.0
 # More than a Node has
 _MOST_BYTES = 8 << 20
 
@@ -56,12 +66,12 @@ class Api:
             raise self._unusable("no %s" % kubeconfig)
         try:
             self._access = access_of(text)
-            certificate = self._content(self._access.certificate)
-            self._token = self._read_token()
-            self._context = self._trust(certificate)
+            mine = self._fetched(self._access.login) if self._access.login else self._kept()
+            self._token = mine.token
+            self._context = self._trust(mine)
         except (Unreadable, ssl.SSLError, ValueError, OSError) as error:
             raise self._unusable("%s: %s" % (kubeconfig, error)) from error
-        self.node = node_of_certificate(certificate.decode("utf-8", "replace")) or node_of_token(self._token)
+        self.node = node_of_certificate(mine.certificate.decode("utf-8", "replace")) or node_of_token(mine.token)
         self._connection: Optional[http.client.HTTPSConnection] = None
         self._prefix = urlsplit(self._access.server).path.rstrip("/")
 
@@ -88,19 +98,37 @@ class Api:
             raise Unreadable("no %s" % path)
         return found
 
-    def _read_token(self) -> str:
-        if not self._access.token_file:
-            return self._access.token
-        return self._content(Source(path=self._access.token_file)).decode("ascii", "replace").strip()
+    def _kept(self) -> Credential:
+        """What the kubeconfig has or names. A kubelet's certificate and key are one file."""
+        token = self._access.token if not self._access.token_file else self._content(
+            Source(path=self._access.token_file)).decode("ascii", "replace").strip()
+        certificate = self._content(self._access.certificate)
+        return Credential(token, certificate, self._content(self._access.key) if certificate else b"")
 
-    def _trust(self, certificate: bytes) -> ssl.SSLContext:
+    def _fetched(self, login: Login) -> Credential:
+        """What a program prints. A command with a slash in it is beside the kubeconfig where it is no whole path."""
+        command = login.argv[0]
+        if "/" in command:
+            command = os.path.join(os.path.dirname(self._path), command)
+        left = max(0.0, min(LOGIN_SECONDS, self._until - time.monotonic()))
+        done = self._host.run([command, *login.argv[1:]], check=False, timeout=left, env=login.environment)
+        if done.rc != 0:
+            words = done.stderr.strip().splitlines()[-1:]
+            raise Unreadable("%s, which fetches the credential, ended with %d%s%s" % (
+                login.argv[0], done.rc, ": " + words[0][:200] if words else "",
+                " (%s)" % login.hint if login.hint else ""))
+        try:
+            return credential_of(done.stdout, login.version)
+        except Unreadable as error:
+            raise Unreadable("%s gave %s" % (login.argv[0], error)) from error
+
+    def _trust(self, mine: Credential) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=self._content(
             self._access.authority).decode("ascii", "replace") or None)
         if not self._access.verifies:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if certificate:
-            # A kubelet's certificate and key are one file
-            with self._host.in_memory(certificate + b"\n" + self._content(self._access.key)) as path:
+        if mine.certificate:
+            with self._host.in_memory(mine.certificate + b"\n" + mine.key) as path:
                 context.load_cert_chain(path)
         return context
 
@@ -147,7 +175,8 @@ class Api:
         return GpuOpsError(
             "agent.kubeconfig_unusable",
             found=found,
-            wanted="a kubeconfig with the node's credential: a certificate or a token, in it or in files",
+            wanted="a kubeconfig with the node's credential: a certificate or a token, in it or in files, or a program "
+                   "that fetches one",
             remedy="name another one with `kubeconfig` (on the host: --kubeconfig); `kubectl config view "
                    "--kubeconfig FILE --raw --minify --output json` writes one in a form that is always read",
             option="kubeconfig",
@@ -202,10 +231,17 @@ def conversation(host: Host, kubeconfig: str, until: float) -> Iterator[Api]:
         api.close()
 
 
+# Conversations that were left behind, and hang still
+_left_behind: Set[threading.Thread] = set()
+
+
 def within(seconds: float, act: Callable[[], Answer]) -> Answer:
     """What an act gives, or raises. Raises GpuOpsError where it has not ended by then: a look-up of a name knows no
-    limit, and is left behind."""
+    limit, and is left behind. While one hangs no other is begun."""
     ended: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+    _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
+    if _left_behind:
+        raise _hangs("the API server was asked a while ago, and nothing has come of it yet")
 
     def run() -> None:
         try:
@@ -213,17 +249,23 @@ def within(seconds: float, act: Callable[[], Answer]) -> Answer:
         except BaseException as error:
             ended.put((None, error))
 
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
     try:
         found, error = ended.get(timeout=seconds)
     except queue.Empty as late:
-        raise GpuOpsError(
-            "agent.api_hangs",
-            found="the API server was asked, and nothing had come of it after %.0f s" % seconds,
-            wanted="to tell the cluster of this host's GPUs",
-            remedy="see whether this host can look up the server's name",
-        ) from late
+        _left_behind.add(thread)
+        raise _hangs("the API server was asked, and nothing had come of it after %.0f s" % seconds) from late
     if error is not None:
         raise error
     result: Answer = found
     return result
+
+
+def _hangs(found: str) -> GpuOpsError:
+    return GpuOpsError(
+        "agent.api_hangs",
+        found=found,
+        wanted="to tell the cluster of this host's GPUs",
+        remedy="see whether this host can look up the server's name",
+    )

@@ -2,8 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A kubeconfig as a kubelet has it, read without a library. Pure.
 
-Kubeadm, k3s, RKE2 and the kubelet write theirs with mappings and lists in blocks, and plain or quoted words. That much
-of YAML is read here, and JSON; anything else is refused.
+Kubeadm, k3s, RKE2, EKS and the kubelet write theirs with mappings and lists in blocks, and plain or quoted words. That
+much of YAML is read here, and JSON; anything else is refused.
+
+A program that fetches a credential, as on EKS and GKE, is asked as client-go asks it (kubernetes,
+staging/src/k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go).
 """
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ import base64
 import binascii
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+# Of an ExecCredential; its first form is gone since Kubernetes 1.24
+_CREDENTIALS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _OF_NODE = "system:node:"
 # Of a certificate in DER: commonName (2.5.4.3), then a string, whose length is one byte for a name of a node
 _COMMON_NAME = re.compile(rb"\x06\x03\x55\x04\x03[\x0c\x13\x14\x16](.)", re.DOTALL)
@@ -45,12 +50,32 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Login:
+    """A program that fetches a credential. environment: what it gets beside its own. hint: how it is installed."""
+
+    argv: Tuple[str, ...]
+    environment: Mapping[str, str]
+    version: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What one is known by. token: itself. certificate, key: PEM."""
+
+    token: str = ""
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
 class Access:
     """An API server, and who one is there.
 
     server_name: that its certificate is to have, '' for that of the address.
     verifies:    whether it has to have one that the authority has signed.
     token:       itself; token_file: where it lies, which is read at each use.
+    login:       who fetches a credential, in place of all of these; None where nobody does.
     """
 
     server: str
@@ -61,6 +86,7 @@ class Access:
     key: Source = Source()
     token: str = ""
     token_file: str = ""
+    login: Optional[Login] = None
 
 
 def access_of(text: str) -> Access:
@@ -69,18 +95,34 @@ def access_of(text: str) -> Access:
     context = _named(document, "context", document.get("current-context"))
     cluster = _named(document, "cluster", context.get("cluster"))
     user = _named(document, "user", context.get("user"))
-    if user.get("exec") or user.get("auth-provider"):
-        raise Unreadable("a user that a program of its own has to log in")
+    if user.get("auth-provider"):
+        raise Unreadable("a user of an auth-provider, which no Kubernetes since 1.26 knows")
     access = Access(
         server=_text(cluster, "server"), authority=_source(cluster, "certificate-authority"),
         server_name=_text(cluster, "tls-server-name"), verifies=not _is_true(cluster, "insecure-skip-tls-verify"),
         certificate=_source(user, "client-certificate"), key=_source(user, "client-key"),
-        token=_text(user, "token"), token_file=_text(user, "tokenFile"))
+        token=_text(user, "token"), token_file=_text(user, "tokenFile"),
+        login=_login(user["exec"], cluster) if user.get("exec") else None)
     if not access.server:
         raise Unreadable("no server")
-    if not (access.certificate and access.key) and not (access.token or access.token_file):
+    if access.login is None and not (access.certificate and access.key) and not (access.token or access.token_file):
         raise Unreadable("a user without a certificate and without a token")
     return access
+
+
+def credential_of(text: str, version: str) -> Credential:
+    """What a program that fetches a credential has printed. Raises Unreadable, without a word of what it is."""
+    try:
+        found = json.loads(text)
+        kind, said, status = found["kind"], found["apiVersion"], found["status"]
+        words = [status.get(key) or "" for key in ("token", "clientCertificateData", "clientKeyData")]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable("an answer that is no ExecCredential") from error
+    if kind != "ExecCredential" or said != version:
+        raise Unreadable("an answer that is no ExecCredential of %s" % version)
+    if not all(isinstance(word, str) for word in words) or not (words[0] or (words[1] and words[2])):
+        raise Unreadable("an ExecCredential without a token and without a certificate and its key")
+    return Credential(words[0], words[1].encode(), words[2].encode())
 
 
 def node_of_certificate(pem: str) -> str:
@@ -128,6 +170,29 @@ def _is_true(part: Dict[str, Any], key: str) -> bool:
 
 def _source(part: Dict[str, Any], key: str) -> Source:
     return Source(_text(part, key + "-data"), _text(part, key))
+
+
+def _login(found: Any, cluster: Dict[str, Any]) -> Login:
+    if not isinstance(found, dict) or not _text(found, "command"):
+        raise Unreadable("an exec without a command")
+    version = _text(found, "apiVersion")
+    if version not in _CREDENTIALS:
+        raise Unreadable("an exec of apiVersion '%s', not of %s" % (version, " or ".join(_CREDENTIALS)))
+    if _text(found, "interactiveMode") == "Always":
+        raise Unreadable("an exec that has to ask a person")
+    words, variables = found.get("args") or [], found.get("env") or []
+    if not isinstance(words, list) or not isinstance(variables, list) or any(
+            isinstance(word, (dict, list)) for word in words) or not all(isinstance(it, dict) for it in variables):
+        raise Unreadable("an exec with args or env in another form than a list")
+    spec: Dict[str, Any] = {"interactive": False}
+    if _is_true(found, "provideClusterInfo"):
+        spec["cluster"] = {key: cluster[key] for key in (
+            "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data") if key in cluster}
+    environment = {_text(it, "name"): _text(it, "value") for it in variables}
+    asked = {"kind": "ExecCredential", "apiVersion": version, "spec": spec}
+    environment["KUBERNETES_EXEC_INFO"] = json.dumps(asked)
+    argv = (_text(found, "command"), *("" if word is None else str(word) for word in words))
+    return Login(argv, environment, version, _text(found, "installHint"))
 
 
 # As much of YAML

@@ -118,7 +118,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     held = host.exists(boot.DROP_IN) and host.unit(boot.KUBELET).get("ActiveState") != "active"
     told = ""
     if policy.state == "absent" or policy.node_condition == SILENT:
-        told = (telling.said_before(host) or {}).get("node", "")
+        told = ", ".join(each.node for each in telling.said_before(host))
     if policy.state == "absent":
         return Observation(
             told=told,

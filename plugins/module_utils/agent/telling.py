@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host tells of its GPUs on its own Node: what node.py says, said.
 
-  /var/lib/gpuops/node.json  {'schema': 1, 'node', 'kubeconfig'}: that something was said, and by what it is taken back
+  /var/lib/gpuops/node.json  {'schema': 1, 'nodes': [{'node', 'kubeconfig'}]}: of which Nodes something was said, and by
+                             what it is taken back. A host that is called otherwise now, or joined elsewhere, takes back
+                             what it said before
   /run/gpuops/node.json      {'schema': 1, 'said', 'at', 'error'}: digest of what was said last, and when, in seconds of
                              the boot's clock: a round that has nothing new asks nobody
 
@@ -11,11 +13,13 @@ Nothing of it keeps the host from its work: who tells in passing is told by an e
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..cluster.custody.claims import Apply
 from ..cluster.labels import HEALTH_MANAGER
@@ -72,6 +76,7 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
         _remember(host, said, error.found)
         raise
     _remember(host, said, "")
+    _take_back_of_others(host, found["node"])
     return {**found, "conditions": [
         {"type": name, "status": each.status, "reason": each.reason, "message": each.message}
         for name, each in report.conditions.items()]}
@@ -79,22 +84,36 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
 
 def take_back(host: Host) -> None:
     """What was said, where the cluster still knows this node. Raises GpuOpsError where nobody answers."""
-    there = said_before(host)
-    if there and host.exists(there["kubeconfig"]):
-        try:
-            api.within(api.WHOLE_SECONDS, lambda: _said(
-                host, there["kubeconfig"], there["node"], lambda node, _now: status_without(node), last_claim))
-        except GpuOpsError as error:
-            if isinstance(error, api.ApiRefused) and error.status == api.GONE:
-                return _forget(host)
-            raise GpuOpsError(
-                "agent.not_taken_back",
-                found="what was said of node %s is not taken back: %s" % (there["node"], error.found),
-                wanted="a Node without the conditions and the cordon of a host that tells of itself no more",
-                remedy="make the API server reachable from this host and run again; or uncordon the node, and remove "
-                       "%s here" % SAID,
-            ) from error
+    _take_back_of_others(host, "")
     _forget(host)
+
+
+def _take_back_of_others(host: Host, name: str) -> None:
+    """What was said of any Node but this one. Raises GpuOpsError for the first where that cannot be; it is tried again
+    when something is said the next time."""
+    there = said_before(host)
+    left = [each for each in there if each.node == name]
+    failed: List[Tuple[Said, GpuOpsError]] = []
+    for each in there:
+        if each.node == name or not host.exists(each.kubeconfig):
+            continue
+        try:
+            api.within(api.WHOLE_SECONDS, functools.partial(
+                _said, host, each.kubeconfig, each.node, lambda node, _now: status_without(node), last_claim))
+        except GpuOpsError as error:
+            if not isinstance(error, api.ApiRefused) or error.status != api.GONE:
+                failed.append((each, error))
+    left += [each for each, _error in failed]
+    if len(left) < len(there):
+        _note(host, left)
+    for each, error in failed:
+        raise GpuOpsError(
+            "agent.not_taken_back",
+            found="what was said of node %s is not taken back: %s" % (each.node, error.found),
+            wanted="a Node without the conditions and the cordon of a host that tells of it no more",
+            remedy="make the API server reachable from this host and run again; or uncordon that node, or delete it, "
+                   "and remove %s here" % SAID,
+        ) from error
 
 
 def _forget(host: Host) -> None:
@@ -102,17 +121,23 @@ def _forget(host: Host) -> None:
         host.remove(path)
 
 
-def said_before(host: Host) -> Optional[Mapping[str, str]]:
-    """{'node', 'kubeconfig'} where something was said of a Node, None where nothing was."""
+@dataclass(frozen=True)
+class Said:
+    """A Node of which something was said, and by what."""
+
+    node: str
+    kubeconfig: str
+
+
+def said_before(host: Host) -> List[Said]:
     text = host.read(SAID)
     if text is None:
-        return None
+        return []
     try:
-        found = json.loads(text)
-        return {"node": str(found["node"]), "kubeconfig": str(found["kubeconfig"])}
+        return [Said(str(each["node"]), str(each["kubeconfig"])) for each in json.loads(text)["nodes"]]
     except (ValueError, TypeError, KeyError):
         # Somebody has; of whom is not known any more, and nothing can be taken back
-        return {"node": "?", "kubeconfig": "/nonexistent"}
+        return [Said("?", "/nonexistent")]
 
 
 def _report(host: Host, stale_seconds: float) -> Report:
@@ -140,7 +165,7 @@ def _said(host: Host, kubeconfig: str, name: str, status: Callable[[Object, floa
         name = name or server.node or os.uname().nodename.lower()
         path = api.node_path(name)
         node = server.get(path)
-        _note(host, name, kubeconfig)
+        _note(host, [each for each in said_before(host) if each.node != name] + [Said(name, kubeconfig)])
         changed, node = _claimed(server, path, node, claim)
         patch = status(node, time.time())
         if patch is not None:
@@ -168,9 +193,9 @@ def _claimed(server: api.Api, path: str, node: Object, claim: Callable[[Object],
     return changed, node
 
 
-def _note(host: Host, name: str, kubeconfig: str) -> None:
+def _note(host: Host, nodes: Sequence[Said]) -> None:
     """Before the first word: what is not known to have been said cannot be taken back."""
-    text = json.dumps({"schema": SCHEMA, "node": name, "kubeconfig": kubeconfig}, sort_keys=True) + "\n"
+    text = json.dumps({"schema": SCHEMA, "nodes": [asdict(each) for each in nodes]}, sort_keys=True) + "\n"
     with contextlib.suppress(GpuOpsError):
         if host.read(SAID) != text:
             host.make_directory(LASTING, 0o700)

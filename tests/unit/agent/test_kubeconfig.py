@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.kubeconfig imp
     Unreadable,
     _document,
     access_of,
+    credential_of,
     node_of_certificate,
     node_of_token,
 )
@@ -71,8 +72,38 @@ current-context: Default
 TOKEN = KUBEADM.replace("client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem", "tokenFile: /t").replace(
     "    client-key: /var/lib/kubelet/pki/kubelet-client-current.pem\n", "")
 
+EKS = """\
+apiVersion: v1
+kind: Config
+clusters:
+  - name: kubernetes
+    cluster:
+      certificate-authority: /etc/kubernetes/pki/ca.crt
+      server: https://0123456789.gr7.eu-west-3.eks.amazonaws.com
+current-context: kubelet
+contexts:
+  - name: kubelet
+    context:
+      cluster: kubernetes
+      user: kubelet
+users:
+  - name: kubelet
+    user:
+      exec:
+        apiVersion: client.authentication.k8s.io/v1beta1
+        command: aws
+        env:
+          - name: AWS_ROLE
+            value: "arn:aws:iam::1:role/a"
+        args:
+          - "eks"
+          - get-token
+          - --cluster-name
+          - paris
+"""
 
-@pytest.mark.parametrize("text", [KUBEADM, K3S, TOKEN, json.dumps(yaml.safe_load(KUBEADM))])
+
+@pytest.mark.parametrize("text", [KUBEADM, K3S, TOKEN, EKS, json.dumps(yaml.safe_load(KUBEADM))])
 def test_it_reads_what_a_whole_library_reads(text: str) -> None:
     assert _document(text) == yaml.safe_load(text)
 
@@ -90,11 +121,38 @@ def test_who_and_where_is_that_of_the_current_context() -> None:
     "a: 1\n  b: 2", "- a\nb: 1", "a: !tag 1", "a: *x", KUBEADM.replace("current-context: default-context\n", ""),
     KUBEADM.replace("name: default-auth", "name: other"), KUBEADM.replace("    server: https://10.0.0.1:6443\n", ""),
     KUBEADM.replace("    client-key: /var/lib/kubelet/pki/kubelet-client-current.pem\n", ""),
-    KUBEADM.replace("client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem",
-                    "exec:\n      command: aws")])
+    *(EKS.replace(before, after) for before, after in (
+        ("command: aws", "command:"), ("k8s.io/v1beta1", "k8s.io/v1alpha1"), ("command: aws", "command: {a: b}"),
+        ("command: aws", "command: aws\n        interactiveMode: Always"), ("- paris", "- a: b"),
+        ("          - name: AWS_ROLE\n            value:", "          -"), ("exec:", "auth-provider:")))])
 def test_what_cannot_be_followed_is_refused(text: str) -> None:
     with pytest.raises(Unreadable):
         access_of(text)
+
+
+def test_a_program_that_fetches_a_credential_gets_what_client_go_gives_it() -> None:
+    login = access_of(EKS).login
+    assert login is not None and login.argv == ("aws", "eks", "get-token", "--cluster-name", "paris")
+    told = json.loads(login.environment["KUBERNETES_EXEC_INFO"])
+    assert login.environment["AWS_ROLE"] == "arn:aws:iam::1:role/a" and told == {
+        "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "spec": {"interactive": False}}
+    more = access_of(EKS.replace("command: aws", "command: aws\n        provideClusterInfo: true")).login
+    assert more is not None and json.loads(more.environment["KUBERNETES_EXEC_INFO"])["spec"]["cluster"] == {
+        "server": "https://0123456789.gr7.eu-west-3.eks.amazonaws.com"}
+
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+@pytest.mark.parametrize("answer", [
+    "", "[]", "{}", {"kind": "Status"}, {"apiVersion": V1 + "beta1"}, {"status": None}, {"status": {}},
+    {"status": {"token": 1}}, {"status": {"clientCertificateData": "a"}}])
+def test_what_is_no_credential_is_refused_and_not_repeated(answer: Any) -> None:
+    text = answer if isinstance(answer, str) else json.dumps({
+        "kind": "ExecCredential", "apiVersion": V1, "status": {"token": "a-secret"}, **answer})
+    with pytest.raises(Unreadable) as caught:
+        credential_of(text, V1)
+    assert "secret" not in str(caught.value)
 
 
 def test_no_file_that_was_cut_short_is_followed_elsewhere() -> None:

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
@@ -193,7 +194,7 @@ def test_everything_that_was_said_is_taken_back_and_nothing_else(bed: Bed) -> No
     bed.tells(SICK)
     telling.take_back(bed.host)
     assert bed.conditions == {"Ready": "True"} and not bed.is_cordoned and bed.taints == before
-    assert telling.said_before(bed.host) is None
+    assert telling.said_before(bed.host) == []
     telling.take_back(bed.host)
 
 
@@ -205,7 +206,7 @@ def test_of_a_node_that_has_left_the_cluster_nothing_is_taken_back(bed: Bed, cha
     else:
         bed.host.remove(CONFIG)
     telling.take_back(bed.host)
-    assert telling.said_before(bed.host) is None
+    assert telling.said_before(bed.host) == []
 
 
 def test_in_passing_nobody_is_asked_where_nothing_is_new(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,12 +252,28 @@ def test_a_server_that_answers_nothing_holds_nobody_up(bed: Bed, monkeypatch: py
     assert bed.tells(SICK)["cordoned"]
 
 
-def test_a_look_up_without_an_end_holds_nobody_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speaking, "WHOLE_SECONDS", 0.5)
-    monkeypatch.setattr("socket.getaddrinfo", lambda *words, **more: time.sleep(5))
-    with pytest.raises(GpuOpsError) as caught:
-        bed.tells(SICK)
-    assert caught.value.code == "agent.api_hangs"
+def test_a_look_up_without_an_end_holds_nobody_up_and_is_not_begun_again(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, asked = threading.Event(), []
+
+    def hangs(*words: Any, **_more: Any) -> Any:
+        asked.append(words)
+        ends.wait(60)
+        raise OSError("no such name")
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(speaking, "WHOLE_SECONDS", 0.5)
+        hanging.setattr("socket.getaddrinfo", hangs)
+        for _each in range(2):
+            with pytest.raises(GpuOpsError) as caught:
+                bed.tells(SICK)
+            assert caught.value.code == "agent.api_hangs"
+        ends.set()
+        assert len(asked) == 1
+    _told, is_told = wait_for(lambda: not speaking._left_behind or not any(
+        thread.is_alive() for thread in speaking._left_behind), bool, 10, 0.05)
+    assert is_told and bed.tells(SICK)["cordoned"]
 
 
 def test_a_renewed_certificate_in_files_is_used(bed: Bed) -> None:
@@ -272,6 +289,72 @@ def test_a_renewed_certificate_in_files_is_used(bed: Bed) -> None:
     assert caught.value.code == "agent.kubeconfig_unusable"
     bed.host.write("/etc/kubernetes/pki/client.pem", pem.decode())
     assert bed.tells(SICK)["node"] == bed.name
+
+
+PLUGIN = """\
+#!/bin/sh
+# $KUBERNETES_EXEC_INFO says what is asked for
+case "$KUBERNETES_EXEC_INFO" in *client.authentication.k8s.io/v1*) ;; *) exit 3 ;; esac
+[ "$1" = get-token ] && [ "$OF" = paris ] || { echo "nobody is logged in" >&2; exit 1; }
+cat %s
+"""
+
+
+@pytest.mark.parametrize("trouble, code", [
+    ("", ""), ("nobody", "agent.kubeconfig_unusable"), ("absent", "agent.kubeconfig_unusable"),
+    ("hangs", "host.command_timed_out")])
+def test_a_credential_is_fetched_by_a_program(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, code: str
+) -> None:
+    """As on EKS: its command is beside the kubeconfig where it is no whole path."""
+    text = json.loads(bed.host.read(CONFIG) or "")
+    user = text["users"][0]["user"]
+    answer = tmp_path / "answer"
+    answer.write_text(json.dumps({
+        "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {
+            "clientCertificateData": base64.b64decode(user["client-certificate-data"]).decode(),
+            "clientKeyData": base64.b64decode(user["client-key-data"]).decode()}}))
+    program = tmp_path / "login"
+    program.write_text("#!/bin/sh\nsleep 30\n" if trouble == "hangs" else PLUGIN % answer)
+    program.chmod(0o755)
+    text["users"][0]["user"] = {"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "installHint": "install it", "args": ["get-token"],
+        "command": str(program) + ("-of-nobody" if trouble == "absent" else ""),
+        "env": [{"name": "OF", "value": "nobody" if trouble == "nobody" else "paris"}]}}
+    bed.has(json.dumps(text))
+    monkeypatch.setattr(speaking, "LOGIN_SECONDS", 1.0)
+    if not code:
+        assert bed.tells(SICK)["node"] == bed.name and bed.is_cordoned
+        return
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code == code and "PRIVATE" not in str(caught.value)
+    assert trouble == "hangs" or "(install it)" in str(caught.value)
+    assert trouble != "nobody" or "nobody is logged in" in str(caught.value)
+
+
+def test_a_host_that_is_called_otherwise_takes_back_what_it_said_before(bed: Bed, server: RealApi) -> None:
+    """Where the cluster lets it: else it is known to be left, until a person has seen to it."""
+    bed.tells(SICK)
+    before, config = bed.name, bed.host.read(CONFIG) or ""
+    bed.name, bed.path = before + "-new", bed.path + "-new"
+    bed.client.create("/api/v1/nodes", node(bed.name))
+    bed.has(server.kubelet(bed.name).read_text())
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code == "agent.not_taken_back" and before in caught.value.found
+    assert bed.is_cordoned, "its own is said all the same"
+    assert {each.node for each in telling.said_before(bed.host)} == {bed.name, before}
+    # It has the credential of both, as of a cluster that it has left
+    bed.host.write("/etc/kubernetes/old.conf", config, 0o600)
+    text = json.loads(bed.host.read(telling.SAID) or "")
+    next(each for each in text["nodes"] if each["node"] == before)["kubeconfig"] = "/etc/kubernetes/old.conf"
+    bed.host.write(telling.SAID, json.dumps(text))
+    bed.tells(SICK)
+    assert [each.node for each in telling.said_before(bed.host)] == [bed.name]
+    assert "unschedulable" not in bed.client.get("/api/v1/nodes/" + before)["spec"]
+    telling.take_back(bed.host)
+    assert telling.said_before(bed.host) == [] and not bed.is_cordoned
 
 
 def test_no_credential_lies_in_a_file_of_ours(bed: Bed) -> None:
