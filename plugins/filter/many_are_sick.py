@@ -56,10 +56,7 @@ from ansible.errors import AnsibleFilterError
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.health.catalogue import SICK
 from ..module_utils.repair.breaker import limits_of, stopped
-from ..plugin_utils.clusters import VARIABLES
-
-# Options of a connection that say which cluster it is to
-NAMES = ("kubeconfig", "context", "host")
+from ..plugin_utils.clusters import NAMING, VARIABLES
 
 
 def many_are_sick(
@@ -69,7 +66,7 @@ def many_are_sick(
     found: Dict[str, str] = {}
     members: Dict[str, List[str]] = {}
     for host in hosts:
-        told = [str(hostvars[host].get(name) or "") for name, option in VARIABLES.items() if option in NAMES]
+        told = [str(hostvars[host].get(name) or "") for name, option in VARIABLES.items() if option in NAMING]
         members.setdefault("\0".join(told), []).append(host)
     try:
         asked = limits_of(limits)

@@ -29,6 +29,7 @@ from ..core.host import Host
 from ..core.journal import DIRECTORY as LASTING
 from ..core.lock import DIRECTORY as PASSING
 from ..core.startup import BOOT_UNIT
+from ..core.times import since_boot
 from ..health.state import SUMMARY
 from . import api
 from .boot import WANTS
@@ -150,7 +151,7 @@ def _report(host: Host, stale_seconds: float) -> Report:
 def _of_boot(host: Host) -> Mapping[str, Any]:
     """Of a boot whose unit was ended in the middle, that too."""
     found = boot_record.read(host)
-    if not found and _now() < _STARTING_SECONDS and host.link(WANTS) is not None:
+    if not found and since_boot() < _STARTING_SECONDS and host.link(WANTS) is not None:
         return {"state": boot_record.WORKING}
     if found.get("state") == boot_record.WORKING and host.unit(BOOT_UNIT).get("ActiveState") in (
             "deactivating", "failed"):
@@ -215,7 +216,7 @@ def _is_due(host: Host, said: str, always: bool) -> bool:
     """
     try:
         before = json.loads(host.read(LATEST) or "null")
-        passed = _now() - before["at"]
+        passed = since_boot() - before["at"]
         if before["error"]:
             return not 0 <= passed < RETRY_SECONDS
         return always or bool(before["said"] != said) or not 0 <= passed < HEARTBEAT_SECONDS
@@ -227,8 +228,5 @@ def _remember(host: Host, said: str, error: str) -> None:
     """What cannot be remembered is said again."""
     with contextlib.suppress(GpuOpsError):
         host.make_directory(PASSING, 0o700)
-        host.write(LATEST, json.dumps({"schema": SCHEMA, "said": said, "at": _now(), "error": error}) + "\n", 0o600)
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+        latest = {"schema": SCHEMA, "said": said, "at": since_boot(), "error": error}
+        host.write(LATEST, json.dumps(latest) + "\n", 0o600)

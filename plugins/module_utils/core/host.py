@@ -38,6 +38,7 @@ from typing import (
 
 from .errors import GpuOpsError, HostFailed
 from .progress import duration
+from .times import since_start
 from .waiting import wait_for
 
 # What a command says is kept up to twice this, its beginning and its end.
@@ -589,8 +590,8 @@ class Host:
             return ""
         name = (Host().read("/proc/%d/comm" % pid) or "?").strip()
         state = (Host().read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()[:1]
-        lasts = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
-        return "%s (process %d, there for %s%s)" % (name, pid, duration(lasts), _STATES.get("".join(state), ""))
+        return "%s (process %d, there for %s%s)" % (
+            name, pid, duration(since_start(started)), _STATES.get("".join(state), ""))
 
     def at_work_in(self, session: int) -> List[str]:
         """Those processes of a session that have no child in it, as process_told() tells them: what the others wait
@@ -612,8 +613,7 @@ class Host:
         When its first process began (proc_pid_stat(5), starttime): a machine in a container is younger than the kernel.
         """
         started = self.process_started(1)
-        beginning = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return beginning + int(started) / os.sysconf("SC_CLK_TCK") if started else 0
+        return time.time() - since_start(started) if started else 0
 
     # commands
 

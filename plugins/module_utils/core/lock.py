@@ -31,6 +31,7 @@ from .errors import GpuOpsError, HostFailed
 from .host import Host
 from .progress import PATH as PROGRESS
 from .telling import read as read_progress
+from .times import since_boot
 from .waiting import wait_for
 
 DIRECTORY = "/run/gpuops"
@@ -129,7 +130,7 @@ class HostLock:
     def hand_over(self) -> None:
         """Leave the lock to the controller until this run's next call."""
         with self._guard():
-            self._write(replace(self._mine, handed_over=_since_boot()))
+            self._write(replace(self._mine, handed_over=since_boot()))
         self._handed_over = True
 
     def _wait(self, timeout: float, take: bool) -> str:
@@ -173,9 +174,9 @@ class HostLock:
         if not held.handed_over:
             return held if self._lives(held) else self._left_behind(held)
         if package_manager_works(self.host):
-            held = replace(held, handed_over=_since_boot())
+            held = replace(held, handed_over=since_boot())
             self._write(held)
-        return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
+        return held if since_boot() - held.handed_over < GRACE_SECONDS else None
 
     def _is_at(self, other: Lease) -> str:
         """What a run is at, for people; '' where it has not told."""
@@ -267,11 +268,6 @@ def _process_in(host: Host, path: str) -> int:
     """The process that a file names, 0 where that has ended: who is killed leaves the file."""
     told = (host.read(path) or "").strip()
     return int(told) if told.isdigit() and host.process_started(int(told)) else 0
-
-
-def _since_boot() -> float:
-    """Seconds since the boot, those asleep included; no clock that somebody sets moves it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _instant(seconds: float) -> str:

@@ -8,11 +8,11 @@ specification, right after somebody has found neither.
 from __future__ import annotations
 
 import os
-import time
 from typing import List, NamedTuple, Set
 
 from .errors import GpuOpsError
 from .host import Host
+from .times import since_start
 from .waiting import wait_for
 
 # After that a job that has not ended hangs, or was begun by somebody
@@ -75,7 +75,7 @@ def _own_units() -> Set[str]:
 def _age(host: Host) -> float:
     """Seconds since process 1 started: that of a container may be younger than its machine. -1 where nothing tells."""
     started = host.process_started(1)
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK") if started else -1
+    return since_start(started) if started else -1
 
 
 def _starting(host: Host) -> Jobs:

@@ -28,6 +28,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host, NewRecords, Stamps
 from ..core.lock import DIRECTORY
 from ..core.secrets import hidden
+from ..core.times import since_boot
 from ..hardware.nvml import binding
 from ..health.look import read_look
 from ..health.metrics import metrics_text
@@ -129,7 +130,7 @@ class Watch:
     def await_next(self) -> None:
         """Wait until a round is due."""
         while True:
-            left = due(self.rounds, self._options.policy) - now()
+            left = due(self.rounds, self._options.policy) - since_boot()
             if left <= 0:
                 return
             if self._records is None or self.rounds.heard < math.inf:
@@ -140,20 +141,20 @@ class Watch:
     def look(self) -> None:
         """One round, whatever comes of it."""
         self._renew()
-        began = now()
+        began = since_boot()
         asked = asks_nvml(self.rounds, self._options.policy, began)
         self._follow_log()
         try:
             look = read_look(self.host, kept(self.host), self._options.policy, asked)
             state = keep_look(self.host, self._options.policy, look, self._options.metrics_directory)
-            self.rounds = after_round(self.rounds, look, state, asked, began, now())
+            self.rounds = after_round(self.rounds, look, state, asked, began, since_boot())
             self._text = metrics_text(state)
             if self._page is not None:
                 self._page.text = self._text
             self._tell_node()
         except Exception as error:
             self._complain("a round failed", error)
-            self.rounds = after_failure(self.rounds, asked, now())
+            self.rounds = after_failure(self.rounds, asked, since_boot())
         take_away()
 
     def _tell_node(self) -> None:
@@ -176,7 +177,7 @@ class Watch:
             return
         # What nobody has heard may have been of the driver
         if texts is None or is_told_of(texts):
-            self.rounds = replace(self.rounds, heard=now())
+            self.rounds = replace(self.rounds, heard=since_boot())
         else:
             time.sleep(LISTENING)
 
@@ -225,8 +226,8 @@ class Watch:
 
     def _complain(self, what: str, error: Exception) -> None:
         key = (what, error.code if isinstance(error, GpuOpsError) else type(error).__name__)
-        if now() - self._told.get(key, -math.inf) >= TOLD_SECONDS:
-            self._told[key] = now()
+        if since_boot() - self._told.get(key, -math.inf) >= TOLD_SECONDS:
+            self._told[key] = since_boot()
             self._tell("%s: %s" % (what, error if isinstance(error, (GpuOpsError, OSError)) else _unforeseen(error)))
 
 
@@ -235,8 +236,3 @@ def _unforeseen(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join("%s:%s" % (frame.filename, frame.lineno) for frame in frames[-3:])
     return "%s in %s" % (type(error).__name__, places)
-
-
-def now() -> float:
-    """Seconds since the boot, those in which the host was suspended included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -14,6 +14,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Sequ
 from ..core.children import NAME as ASKING
 from ..core.host import CommandTimedOut, Host
 from ..core.quantities import PREFIX
+from ..core.times import since_start
 
 # The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -199,7 +200,7 @@ def only_asks(host: Host, holder: Holder) -> bool:
     # A process calls itself what it likes: of a pod, it is a user
     if holder.pod or head.partition("(")[2] != ASKING or len(words) < 20:
         return False
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / os.sysconf("SC_CLK_TCK") < ASKING_S
+    return since_start(words[19]) < ASKING_S
 
 
 def pods_with_processes(host: Host) -> FrozenSet[str]:

@@ -26,6 +26,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import DIRECTORY as LASTING
 from ..core.lock import DIRECTORY as PASSING
+from ..core.times import since_boot
 from ..hardware.recovery import LADDER
 from . import assess as assessing
 from .look import look_around, read_look
@@ -220,7 +221,7 @@ def _tell(host: Host, state: State, policy: HealthPolicy, metrics_directory: str
     data = summary(state)
     files: Dict[str, str] = {
         SUMMARY: json.dumps(data, sort_keys=True, indent=1) + "\n",
-        CONDITIONS: conditions_text(data, state.boot, time.clock_gettime(time.CLOCK_BOOTTIME), policy.stale_seconds)}
+        CONDITIONS: conditions_text(data, state.boot, since_boot(), policy.stale_seconds)}
     with contextlib.suppress(GpuOpsError):
         host.make_directory(PUBLIC, 0o755)
     for path, text in files.items():

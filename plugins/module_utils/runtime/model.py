@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Protocol, Tuple
 
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.refusal import Refusal
+from ..core.times import of_boot
 from .memory import recall
 
 RESTART = "restart"
@@ -170,7 +170,7 @@ def came_up_with(host: Host, service: Service, changes: Mapping[str, Mapping[str
 
     changes: {path: {'boot', 'up' (seconds since that boot), ...}}; an older release wrote 'time', of the clock, instead
     """
-    started = service.started - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    started = service.started - of_boot()
     return all(service.started > change["time"] if "time" in change else
                change.get("boot") != host.boot() or started > change["up"] for change in changes.values())
 
@@ -181,7 +181,7 @@ def started_at(host: Host, pid: int) -> float:
     if len(fields) < 20:
         return 0.0
     since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+    return of_boot() + since_boot
 
 
 def environment(host: Host, pid: int) -> Dict[str, str]:

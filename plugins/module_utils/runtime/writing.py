@@ -3,7 +3,6 @@
 """Write a runtime's configuration, keep what was there, and put it back when the run cannot go on."""
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -12,6 +11,7 @@ from ..core.host import Host, Ownership
 from ..core.journal import Journal
 from ..core.plan import Step, digest
 from ..core.refusal import Refusal
+from ..core.times import since_boot
 from .backends.known import BACKENDS
 from .detection import rediscover
 from .memory import MEMORY, recall, remember, served_with
@@ -127,7 +127,7 @@ def _former(host: Host, path: str, text: Optional[str]) -> Dict[str, Any]:
 
 
 def _moment(host: Host) -> Dict[str, Any]:
-    return {"boot": host.boot(), "up": time.clock_gettime(time.CLOCK_BOOTTIME)}
+    return {"boot": host.boot(), "up": since_boot()}
 
 
 def undo(host: Host, journal: Journal, runtime: str) -> Tuple[List[str], List[str]]:

@@ -214,7 +214,7 @@ def test_in_passing_nobody_is_asked_where_nothing_is_new(bed: Bed, monkeypatch: 
     get = speaking.Api.get
     monkeypatch.setattr(speaking.Api, "get", lambda api, path: asked.append(path) or get(api, path))  # type: ignore
     clock = [1000.0]
-    monkeypatch.setattr(telling, "_now", lambda: clock[0])
+    monkeypatch.setattr(telling, "since_boot", lambda: clock[0])
     assert "node" in bed.tells(in_passing=True) and len(asked) == 1
     clock[0] += 100
     assert bed.tells(in_passing=True) == {"changed": False} and len(asked) == 1
@@ -227,7 +227,7 @@ def test_in_passing_nobody_is_asked_where_nothing_is_new(bed: Bed, monkeypatch: 
 
 def test_what_could_not_be_said_is_said_a_little_later(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(telling, "_now", lambda: clock[0])
+    monkeypatch.setattr(telling, "since_boot", lambda: clock[0])
     whole = bed.host.read(CONFIG) or ""
     bed.has(whole.replace("127.0.0.1:", "127.0.0.1:1"))
     with pytest.raises(GpuOpsError):

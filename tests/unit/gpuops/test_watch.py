@@ -99,7 +99,7 @@ class Played:
         self.rounds: List[Any] = []
         self.told: List[str] = []
         self.error: Optional[Exception] = None
-        monkeypatch.setattr(watching, "now", lambda: self.clock.now)
+        monkeypatch.setattr(watching, "since_boot", lambda: self.clock.now)
         monkeypatch.setattr(watching.time, "sleep", self.clock.sleep)
         monkeypatch.setattr(watching, "kept", lambda _host: State())
         monkeypatch.setattr(watching, "read_look", self._read_look)
