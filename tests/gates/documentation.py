@@ -100,6 +100,12 @@ def returned(module: str) -> Dict[str, Any]:
     return dict(documentation_blocks(MODULES / (module + ".py"))["RETURN"])
 
 
+def example(page: str, words: str) -> Any:
+    """The first YAML on a page of docs/ in which these words are."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (REPOSITORY / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+    return yaml.safe_load(next(block for block in blocks if words in block))
+
+
 def undocumented(result: Mapping[str, Any], documented: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Keys of a result that RETURN does not name, as deep as it names any."""
     for key, value in result.items():

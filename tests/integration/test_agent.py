@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import pytest
+from documentation import example
 from laboratory import Fleet, assert_journal_is_plan, changed_by_us, new_lab
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE
@@ -241,3 +242,61 @@ def test_by_a_person_it_writes_the_journal_that_site_writes(fleet: Fleet) -> Non
     assert code == 0, told
     assert written(fleet.events(BORN)[since:]) == written(fleet.events(ASKED))
     assert gpuops(fleet, "validate")[0] == 0
+
+
+# Of an image, and of the pool that is made of it
+
+
+SEED = "/var/lib/cloud/seed/nocloud"
+# All else that it would set up (names, networks, accounts, package sources) is the laboratory's
+CLOUD_INIT = {"datasource_list": ["NoCloud"], "network": {"config": "disabled"}, "preserve_hostname": True,
+              "cloud_init_modules": ["write-files"], "cloud_config_modules": [], "cloud_final_modules": []}
+
+
+def power_limits(fleet: Fleet) -> List[str]:
+    return fleet.say(BORN, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits").split()
+
+
+@pytest.mark.variation
+def test_a_pool_says_by_cloud_init_what_its_nodes_are_to_be(fleet: Fleet) -> None:
+    """What a real cloud-init writes while the host boots counts for that boot."""
+    assert fleet.tasks(BORN, AGENT, **POLICY).code == 0
+    policy = json.loads(fleet.say(BORN, "cat", POLICY_FILE))
+    policy["policy"]["settings"]["gpus"][0]["power_limit"] = 140
+    [file] = example("agent.md", "write_files")["write_files"]
+    told = {"write_files": [{**file, "content": json.dumps(policy)}]}
+    placed = {"/etc/cloud/cloud.cfg.d/90-laboratory.cfg": json.dumps(CLOUD_INIT),
+              SEED + "/meta-data": "instance-id: a\n", SEED + "/user-data": "#cloud-config\n" + json.dumps(told)}
+    assert fleet.tasks(BORN, [
+        {"ansible.builtin.apt": {"name": "cloud-init", "install_recommends": False, "update_cache": True}},
+        {"ansible.builtin.file": {"path": SEED, "state": "directory"}},
+        *({"ansible.builtin.copy": {"dest": path, "content": text}} for path, text in placed.items())]).code == 0
+    told = booted(fleet)
+    assert (told["kubelet"], told["state"]) == ("active", "validated"), (told, said(fleet))
+    assert power_limits(fleet) == ["140.00", "140.00"]
+    assert json.loads(fleet.say(BORN, "cat", POLICY_FILE)) == policy
+    assert fleet.say(BORN, "stat", "-c", "%a %U", POLICY_FILE) == "600 root"
+    assert fleet.tasks(BORN, [{"ansible.builtin.apt": {"name": "cloud-init", "state": "absent", "purge": True}},
+                              {"ansible.builtin.file": {"path": SEED, "state": "absent"}}]).code == 0
+
+
+@pytest.mark.variation
+def test_an_image_that_has_its_driver_boots_into_a_validated_node(fleet: Fleet) -> None:
+    """As the page makes it, from what the test before has installed."""
+    [play] = example("agent.md", "hosts: image")
+    [role] = play["roles"]
+    variables = {**role["vars"], "gpu_driver_source": "preinstalled", "gpu_validation_expected_gpus": 2,
+                 "gpu_cluster_kubeconfig": ""}
+    fleet.play("gpuops.nvidia.uninstall", "--limit", BORN, gpu_uninstall_confirmed=True)
+    driver = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.gpu_driver"}}]
+    assert fleet.tasks(BORN, driver).code == 0
+    packages = fleet.packages(BORN)
+    image = fleet.scratch / "image.json"
+    image.write_text(json.dumps([{**play, "hosts": BORN, "roles": [{**role, "vars": {}}]}]))
+    fleet.play(str(image), **variables)
+    forget_node(fleet)
+    told = booted(fleet)
+    assert (told["kubelet"], told["state"]) == ("active", "validated"), (told, said(fleet))
+    assert {name: version for name, version in fleet.packages(BORN).items() if name in packages} == packages
+    found, ready = wait_for(lambda: nodes(fleet), is_ready, NODE_SECONDS, 1)
+    assert ready and not found[BORN]["spec"].get("taints")

@@ -17,9 +17,10 @@ from typing import Any, Dict, List
 import gpu_hosts
 import pytest
 import yaml
+from documentation import example
 from workspace import REPOSITORY
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+from ansible_collections.gpuops.nvidia.plugins.module_utils import registry, shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import detector, telling, watch
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.observation import DIRECTORY, command_text
@@ -414,3 +415,16 @@ def test_the_command_says_what_is_wrong_with_its_code(command: Path) -> None:
     assert (cut.returncode, gone.returncode) == (1, 1)
     for done in (cut, gone):
         assert "Traceback" not in done.stderr and "gpuops.nvidia.node_agent" in done.stderr
+
+
+def test_the_policy_that_the_page_has_cloud_init_write_is_understood() -> None:
+    """By those whose options it has, each by itself: in a plan the first that is wrong hides the others."""
+    [file] = example("agent.md", "write_files")["write_files"]
+    assert (file["path"], file["permissions"]) == (POLICY_FILE, "0600")
+    given = options_in(file["content"])
+    registry.options_of_validation(given.pop("validation"))
+    known = {capability.name: capability for capability in registry.CAPABILITIES}
+    for name, options in given.items():
+        registry.options_of(known[name], options)
+        known[name].policy_of(registry.options_of(known[name], options)[0])
+    assert {"driver", "activation", "runtime", "mig"} <= set(given)
