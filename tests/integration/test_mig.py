@@ -130,6 +130,8 @@ def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: F
     planned = fleet.play("gpuops.nvidia.plan", mig_config="all-1g.10gb").result(HOST, "gpu_plan")
     assert planned["drain"] == "pods"
     assert planned["pods"] == ["default/" + goes["metadata"]["name"]]
+    foretold = fleet.play("gpuops.nvidia.site", "--check", mig_config="all-1g.10gb", device_plugin_config=SINGLE)
+    assert foretold.result(HOST, "mig")["changed"] and held in mig_devices(fleet)
     changed = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE)
     _asked, eviction = (each for each in changed.results(HOST, "gpu_node_custody") if each.get("custody") == "taken")
     assert [pod["name"] for pod in eviction["evicted"]] == [goes["metadata"]["name"]]

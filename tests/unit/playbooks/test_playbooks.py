@@ -94,10 +94,22 @@ def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variab
                      if re.search(r"^  - gpuops\.nvidia\.writer$", path.read_text(), re.MULTILINE))
     assert writers and groups["host"] == writers
     for name in ("site", "uninstall"):
-        defaults = [play["module_defaults"] for play in plays(name) if "serial" in play]
-        assert defaults == [{"group/gpuops.nvidia.host": {
-            "lock_timeout": "{{ gpu_lock_timeout | default(600) }}",
-            "progress_interval": "{{ gpu_progress_interval | default(30) }}"}}]
+        defaults = [play["module_defaults"]["group/gpuops.nvidia.host"] for play in plays(name) if "serial" in play]
+        assert defaults == [{"lock_timeout": "{{ gpu_lock_timeout | default(600) }}",
+                             "progress_interval": "{{ gpu_progress_interval | default(30) }}"}]
+
+
+def test_check_mode_takes_pods_to_be_gone_that_a_run_evicts() -> None:
+    """Of every module that asks who has a GPU; what repairs is not asked in check mode."""
+    asking = {"gpuops.nvidia." + path.stem for path in (REPOSITORY / "plugins" / "modules").glob("*.py")
+              if re.search(r"^  assume_pods_evicted:$", path.read_text(), re.MULTILINE)} - {"gpuops.nvidia.gpu_repair"}
+    changing = [play for name in ("site", "uninstall") for play in plays(name)
+                if "group/gpuops.nvidia.host" in play.get("module_defaults", {})]
+    assert len(asking) == 3
+    for play in changing:
+        given = {name: options for name, options in play["module_defaults"].items() if "group/" not in name}
+        assert given == dict.fromkeys(asking, {
+            "assume_pods_evicted": "{{ ansible_check_mode and gpu_in_cluster | bool }}"})
 
 
 @pytest.mark.parametrize("paths", [["tasks/apply.yml", "tasks/mend.yml"], ["uninstall.yml"]])
