@@ -104,8 +104,8 @@ def test_check_mode_takes_pods_to_be_gone_that_a_run_evicts() -> None:
     asking = {"gpuops.nvidia." + path.stem for path in (REPOSITORY / "plugins" / "modules").glob("*.py")
               if re.search(r"^  assume_pods_evicted:$", path.read_text(), re.MULTILINE)} - {"gpuops.nvidia.gpu_repair"}
     changing = [play for name in ("site", "uninstall") for play in plays(name)
-                if "group/gpuops.nvidia.host" in play.get("module_defaults", {})]
-    assert len(asking) == 3
+                if "gpuops.nvidia.mig" in play.get("module_defaults", {})]
+    assert len(asking) == 3 and len(changing) == 3
     for play in changing:
         given = {name: options for name, options in play["module_defaults"].items() if "group/" not in name}
         assert given == dict.fromkeys(asking, {
