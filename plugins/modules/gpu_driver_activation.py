@@ -40,6 +40,12 @@ options:
     type: str
     choices: [auto, absent]
     default: auto
+  repair_only:
+    description:
+      - Whether nothing is done but what a repair has asked for, which is to load the driver anew. A host of which
+        M(gpuops.nvidia.gpu_repair) has not asked it stays as it is.
+    type: bool
+    default: false
   assume_pods_evicted:
     description:
       - Whether to plan for a host whose GPU pods will have been evicted. For M(gpuops.nvidia.gpu_plan), where the

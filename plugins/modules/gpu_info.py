@@ -162,6 +162,7 @@ observation:
         driver_reloads: {description: Of planners. Always false here., type: bool, returned: success}
         fabric_starts: {description: Of planners. Always false here., type: bool, returned: success}
         mig_changes: {description: Of planners. Always false here., type: bool, returned: success}
+        driver_is_worn: {description: Of planners. Always false here., type: bool, returned: success}
         low_level_runtimes: {description: Of planners. Always empty here., type: list, elements: str, returned: success}
         hung:
           description: The call of NVML that did not come back. Empty when all did.

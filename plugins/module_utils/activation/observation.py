@@ -18,6 +18,7 @@ from ..hardware import runfile
 from ..hardware.boot import installed_module, module_file
 from ..hardware.driver_container import DriverContainer, read_driver_container
 from ..hardware.holders import Holder, module_of, only_asks, process_of, read_holders, read_mapped
+from ..hardware.loaded import is_given_up
 from ..hardware.mig import RESTORE_WANTED
 from ..hardware.parameters import is_older_than_boot, stale_parameters
 from ..hardware.peer_modules import GDRDRV
@@ -93,6 +94,7 @@ class Observation:
     ours:       whether the driver came through us, by packages or by NVIDIA's installer: a boot loads it, whatever has
                 been taken back already.
     gdr_node:   whether GDRCopy's node leads to its module, None where there is none.
+    given_up:   whether a repair wants the loaded driver loaded anew.
     container:  a driver container that works here, and what one has left.
     """
 
@@ -117,6 +119,7 @@ class Observation:
     guest: bool = False
     ours: bool = False
     gdr_node: Optional[bool] = None
+    given_up: bool = False
     container: DriverContainer = DriverContainer()
 
     def to_dict(self) -> Dict[str, Any]:
@@ -158,6 +161,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         ours=runfile.is_ours(journal) or any(
             "nvidia" in name and change.before is None for name, change in journal.packages("driver").items()),
         gdr_node=_leads_to(host, GDRDRV),
+        given_up=is_given_up(host),
         container=read_driver_container(host),
     )
 

@@ -71,6 +71,8 @@ MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADE
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if _is_unasked(observation, policy, facts):
+        return Plan()
     if policy.state == "absent":
         return _absent(observation, policy)
     refusals = facts.refusals_without_gpus() or facts.refusals_of_the_sick()
@@ -99,13 +101,14 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     notes = tuple(_notes(observation, policy, facts))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)
-            or _other_parameters(observation, facts)):
+            or _other_parameters(observation, facts) or _is_given_up(observation, facts)):
         busy = _busy(observation, policy)
         if busy:
             return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
                 "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
-                {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
+                {"nvidia": _loaded(facts)}, {"nvidia": "loaded anew" if _is_given_up(observation, facts)
+                                            else _installed(facts)}),))
         return Plan(steps=tuple(steps + _exchange(observation, policy, facts)), notes=notes)
     left = _left_steps(observation.container, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
@@ -119,7 +122,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
-    if planned.refusals:
+    if planned.refusals or _is_unasked(observation, policy, facts):
         return facts
     if policy.state == "absent":
         return facts.but(driver_loaded="", module_loaded="", control_nodes=_control_nodes_left(facts, planned)) \
@@ -136,12 +139,24 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
         nouveau_loaded=False, key_pending="", control_nodes=_control_nodes(facts, planned),
-        driver_reloads=loads or divides, parameters_differ=() if loads else facts.parameters_differ)
+        driver_reloads=loads or divides, parameters_differ=() if loads else facts.parameters_differ,
+        driver_is_worn=facts.driver_is_worn and not loads)
 
 
 def _boots_after(planned: Plan) -> bool:
     """Whether the plan ends in a boot, one with a confirmation at the console included."""
     return any(requirement.kind in AFTERWARDS for requirement in planned.requirements)
+
+
+def _is_given_up(observation: Observation, facts: HostFacts) -> bool:
+    """Whether a repair wants the loaded driver loaded anew, and the kernel has one on disk."""
+    return bool(facts.driver_loaded and facts.driver_installed) and (observation.given_up or facts.driver_is_worn)
+
+
+def _is_unasked(observation: Observation, policy: Policy, facts: HostFacts) -> bool:
+    """Whether nothing is to be done, for what is done for a repair alone; an exchange that was cut off is ended."""
+    begun = observation.unloaded or observation.stopped or observation.undivided
+    return policy.repair_only and (policy.state == "absent" or not (begun or _is_given_up(observation, facts)))
 
 
 def _other_parameters(observation: Observation, facts: HostFacts) -> Tuple[str, ...]:

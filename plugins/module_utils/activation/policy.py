@@ -10,6 +10,7 @@ ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "persistence": {"type": "bool", "default": True},
     "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
+    "repair_only": {"type": "bool", "default": False},
     "assume_pods_evicted": {"type": "bool", "default": False},
     "boards": {"type": "list", "elements": "str", "default": []},
 }
@@ -23,12 +24,14 @@ class Policy:
     persistence:         whether the persistence daemon runs.
     fabric_manager:      auto takes the fabric manager of a board that needs it out of the way of an exchange, though it
                          does not run just now, absent only one that runs. It comes back in both.
+    repair_only:         whether nothing is done but to load a driver anew that a repair has given up.
     assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
     """
 
     state: str = "present"
     persistence: bool = True
     fabric_manager: str = "auto"
+    repair_only: bool = False
     assume_pods_evicted: bool = False
 
 
@@ -37,5 +40,6 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         state=parameters["state"],
         persistence=parameters["persistence"],
         fabric_manager=parameters["fabric_manager"],
+        repair_only=parameters["repair_only"],
         assume_pods_evicted=parameters["assume_pods_evicted"],
     )

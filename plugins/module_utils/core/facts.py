@@ -30,7 +30,7 @@ CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
 NEVER_READ = ("driver_by_runfile", "driver_brings_unit", "driver_changes", "driver_reloads", "fabric_starts",
-              "mig_changes")
+              "mig_changes", "driver_is_worn")
 
 # Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
 # (internal/config/config.go of NVIDIA/nvidia-container-toolkit)
@@ -118,6 +118,8 @@ class HostFacts:
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
     mig_changes:        whether what the GPUs are divided into changes before what is planned with these facts; never
                         read.
+    driver_is_worn:     whether the loaded driver is to be loaded anew, though it is the installed one, by what is
+                        planned with these facts; never read.
     hung:               the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
                         reader of the facts has not asked.
     """
@@ -160,6 +162,7 @@ class HostFacts:
     driver_reloads: bool = False
     fabric_starts: bool = False
     mig_changes: bool = False
+    driver_is_worn: bool = False
     hung: str = ""
 
     def but(self, **changes: Any) -> HostFacts:

@@ -16,7 +16,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import DIRECTORY
-from ..hardware.recovery import LADDER, POWER_CYCLE, REBOOT
+from ..hardware.loaded import load_of
+from ..hardware.recovery import LADDER, POWER_CYCLE, REBOOT, RELOAD
 
 PATH = DIRECTORY + "/repairs.json"
 SCHEMA = 1
@@ -24,8 +25,9 @@ SCHEMA = 1
 KEPT = 256
 # Of one that was begun and has no end, nobody knows what it has done
 BEGUN, DONE, FAILED = ENDS = ("begun", "done", "failed")
-# Nothing on the host outlives them: they are written down, and met from outside
-FROM_OUTSIDE = (REBOOT, POWER_CYCLE)
+# They are written down here, and done by others: nothing on the host outlives a boot, and to load a driver is what
+# activation is for
+BY_OTHERS = (RELOAD, REBOOT, POWER_CYCLE)
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,19 @@ class Attempt:
         return tuple(part.key for part in self.parts)
 
 
-def is_at_hand(attempt: Attempt, boot: str) -> bool:
-    """Whether an attempt waits for the reboot or the power cycle that it is: that has not come yet."""
-    return attempt.end == BEGUN and attempt.rung in FROM_OUTSIDE and attempt.boot == boot
+def is_at_hand(attempt: Attempt, boot: str, load: str) -> bool:
+    """Whether an attempt waits for what it is: that has not come yet. boot, load: those that are now."""
+    return attempt.end == BEGUN and attempt.rung in BY_OTHERS and _is_of(attempt, boot, load)
 
 
-def has_come(attempt: Attempt, boot: str) -> bool:
+def has_come(attempt: Attempt, boot: str, load: str) -> bool:
     """Whether what an attempt was written down for has come since. Who begins the next one writes that down."""
-    return attempt.end == BEGUN and attempt.rung in FROM_OUTSIDE and attempt.boot != boot
+    return attempt.end == BEGUN and attempt.rung in BY_OTHERS and not _is_of(attempt, boot, load)
+
+
+def _is_of(attempt: Attempt, boot: str, load: str) -> bool:
+    """A load that is none is one that is being exchanged."""
+    return attempt.boot == boot and (attempt.rung != RELOAD or load in ("", attempt.load))
 
 
 def attempts(host: Host) -> Tuple[Attempt, ...]:
@@ -127,7 +134,7 @@ def _of(data: Dict[str, Any]) -> Attempt:
 
 def _write(host: Host, known: List[Attempt]) -> None:
     host.make_directory(DIRECTORY, 0o700)
-    boot = host.boot()
-    closed = [replace(each, end=DONE) if has_come(each, boot) else each for each in known[-KEPT:]]
+    boot, load = host.boot(), load_of(host)
+    closed = [replace(each, end=DONE) if has_come(each, boot, load) else each for each in known[-KEPT:]]
     data = {"schema": SCHEMA, "attempts": [asdict(each) for each in closed]}
     host.write(PATH, json.dumps(data, sort_keys=True) + "\n", 0o600)

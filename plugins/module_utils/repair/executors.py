@@ -13,8 +13,8 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.rights import asked_by
 from ..core.steps import Executor
-from ..hardware.loaded import load_of
-from ..hardware.recovery import SERVICE
+from ..hardware.loaded import give_up, load_of
+from ..hardware.recovery import RELOAD, SERVICE
 from ..hardware.reset import Act, finish_interrupted, finishing, reset
 from ..hardware.reset_plan import FINISH
 from ..health.findings import GPU, Subject
@@ -34,6 +34,9 @@ def _begun(host: Host, step: Step) -> int:
 
 
 def begin(host: Host, journal: Journal, step: Step) -> None:
+    # Before it counts as tried: a load that nobody has given up is never replaced
+    if step.parameters["rung"] == RELOAD:
+        give_up(host)
     _begun(host, step)
 
 

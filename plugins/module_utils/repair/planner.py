@@ -17,12 +17,12 @@ from ..core.plan import REBOOT as BY_REBOOT
 from ..core.plan import REPLACEMENT, Disruption, Kept, Plan, Requirement, Step
 from ..hardware.boards import works_on_without_fabric_manager
 from ..hardware.holders import FABRIC_MANAGER_UNIT, POD
-from ..hardware.recovery import BOARD_RESET, LADDER, NONE, OUT, POWER_CYCLE, REBOOT, RESET
+from ..hardware.recovery import BOARD_RESET, LADDER, NONE, OUT, POWER_CYCLE, REBOOT, RELOAD, RESET
 from ..hardware.recovery import SERVICE as RESTART
 from ..hardware.reset_plan import Resettable, beginning_with, together
 from ..hardware.reset_plan import refusals as refusals_of_reset
 from ..health.catalogue import SICK
-from ..health.findings import FABRIC, GPU, SERVICE, Finding, Subject
+from ..health.findings import FABRIC, GPU, HOST, SERVICE, Finding, Subject
 from .attempts import Attempt, Part, is_at_hand
 from .ladder import OF_HOST, is_out, next_rung, number_of
 from .observation import Observation
@@ -34,8 +34,8 @@ BEGIN = "repair.begin"
 FORGET = "repair.forget"
 RECORD = "attempts"
 _BY = {REBOOT: BY_REBOOT, POWER_CYCLE: BY_POWER_CYCLE}
-_DONE = {RESTART: "its service restarted", RESET: "reset", BOARD_RESET: "reset with its board", REBOOT: "rebooted",
-         POWER_CYCLE: "switched off and on"}
+_DONE = {RESTART: "its service restarted", RESET: "reset", BOARD_RESET: "reset with its board",
+         RELOAD: "its driver loaded anew", REBOOT: "rebooted", POWER_CYCLE: "switched off and on"}
 _IMEX = "nvidia-imex.service"
 # Pods leave, as for a reset
 _OUT_DISTURBS = Disruption.gpu_reset
@@ -86,7 +86,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """A layout that is made anew may have other numbers."""
     divided = any(step.action == RESETS and step.parameters["divided"] for step in planned.steps)
-    return facts.but(mig_changes=True) if divided else facts
+    is_worn = any(step.action == BEGIN and step.subject == RELOAD for step in planned.steps)
+    return facts.but(mig_changes=facts.mig_changes or divided, driver_is_worn=facts.driver_is_worn or is_worn)
 
 
 def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
@@ -99,6 +100,9 @@ def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan
     if observation.looked_in != observation.boot:
         return Plan(notes=(*notes, "The host has booted since its health was looked at: what that has mended is not "
                                    "known yet."))
+    if observation.looked_at and observation.load not in ("", observation.looked_at):
+        return Plan(notes=(*notes, "The driver was loaded anew since the host's health was looked at: what that has "
+                                   "mended is not known yet."))
     kept = tuple(Kept(each.key, "its remedy is done (%s); a compute check that passes ends it" % each.mended)
                  for each in observation.findings if each.mended)
     kept += tuple(Kept(each.key, "nothing that is done on this host mends it: %s" % each.text)
@@ -111,8 +115,10 @@ def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan
     of_host = max((case.rung for case in acting if case.rung in OF_HOST), key=LADDER.index, default=NONE)
     if of_host:
         whole = [case for case in cases if case.rung != OUT]
-        steps, requirement = _of_host(of_host, whole, observation)
-        return Plan(steps=(*steps, *verdicts), requirements=(requirement, *out), kept=kept, notes=notes)
+        steps, requirements = _of_host(of_host, whole, observation)
+        if of_host == RELOAD:
+            notes += ("gpu_driver_activation loads the driver anew.",)
+        return Plan(steps=(*steps, *verdicts), requirements=(*requirements, *out), kept=kept, notes=notes)
     kept += tuple(Kept(case.subject.key, "pending, which hurts no work: `pending` has it repaired too")
                   for case in cases if case.rung == NONE)
     restarts = _restarts([case for case in acting if case.rung == RESTART], facts)
@@ -139,7 +145,8 @@ def _cases(observation: Observation, policy: Policy, facts: HostFacts) -> List[C
         if not finding.mended and finding.remedy != NONE:
             by_part.setdefault(finding.subject.key, []).append(finding)
     since = observation.now - policy.tries_within
-    tried = [attempt for attempt in observation.attempts if not is_at_hand(attempt, observation.boot)]
+    tried = [attempt for attempt in observation.attempts
+             if not is_at_hand(attempt, observation.boot, observation.load)]
     found = [_case(key, findings, observation, policy, facts, tried, since) for key, findings in by_part.items()]
     return sorted(found, key=lambda case: (-LADDER.index(case.rung), case.subject.key))
 
@@ -172,8 +179,10 @@ def _units(finding: Finding, observation: Observation) -> Tuple[str, ...]:
 def _there(
     subject: Subject, units: Sequence[str], observation: Observation, policy: Policy, facts: HostFacts
 ) -> FrozenSet[str]:
-    """Rungs that there are for a part on this host. A reboot also loads the driver anew."""
+    """Rungs that there are for a part on this host. To load the driver anew does for a GPU what its reset has done."""
     rungs = {REBOOT, *([RESTART] if units else []), *([POWER_CYCLE] if policy.power_cycle else [])}
+    if subject.kind == HOST and facts.driver_loaded and facts.driver_installed and not facts.hung:
+        rungs.add(RELOAD)
     gpu = _gpu(subject, observation)
     if gpu is not None and gpu.supported and not gpu.guest:
         rungs.add(RESET)
@@ -245,18 +254,21 @@ def _reset(group: Sequence[Resettable], cases: Sequence[Case]) -> Step:
 
 def _of_host(
     rung: str, cases: Sequence[Case], observation: Observation
-) -> Tuple[Tuple[Step, ...], Requirement]:
-    """That it is tried is written down before it comes from outside, which nothing on this host outlives."""
+) -> Tuple[Tuple[Step, ...], Tuple[Requirement, ...]]:
+    """That it is tried is written down before others do it."""
     keys = {case.subject.key for case in cases}
-    is_written = any(is_at_hand(attempt, observation.boot) and attempt.rung == rung and keys <= set(attempt.keys)
-                     for attempt in observation.attempts)
-    step = Step(
-        NAME, BEGIN, rung, "What was tried is to be known after it.", Disruption.reboot,
-        change={"before": {rung: "not tried"}, "after": {rung: "written down"}}, parameters=_parameters(cases, rung))
+    is_written = any(is_at_hand(attempt, observation.boot, observation.load) and attempt.rung == rung
+                     and keys <= set(attempt.keys) for attempt in observation.attempts)
     sick = [case for case in cases if case.rung != NONE]
-    return () if is_written else (step,), Requirement(
-        NAME, _BY[rung], ", ".join(case.subject.named() for case in sick), _why(sick), Disruption.reboot,
-        _change(sick, rung))
+    disturbs, why = Disruption.reboot, "What was tried is to be known after it."
+    if rung == RELOAD:
+        disturbs, why = Disruption.driver_reload, _why(sick)
+    step = Step(
+        NAME, BEGIN, rung, why, disturbs,
+        change={"before": {rung: "not tried"}, "after": {rung: "written down"}}, parameters=_parameters(cases, rung))
+    from_outside = () if rung == RELOAD else (Requirement(
+        NAME, _BY[rung], ", ".join(case.subject.named() for case in sick), _why(sick), disturbs, _change(sick, rung)),)
+    return () if is_written else (step,), from_outside
 
 
 def _is_told(case: Case, observation: Observation) -> bool:

@@ -50,6 +50,7 @@ class World(world.World):
     divided:  whether a boot restores a layout of MIG instances.
     instances: whether those are there, which do not outlive the driver.
     undivided: whether an exchange has noted that they are to be made again.
+    worn:     whether a repair has given the load up that there is.
     container: a driver container that works here, and what one has left.
     """
 
@@ -68,6 +69,7 @@ class World(world.World):
     divided: bool = False
     instances: bool = False
     undivided: bool = False
+    worn: bool = False
     container: DriverContainer = DriverContainer()
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
@@ -90,7 +92,7 @@ class World(world.World):
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
             enabled=tuple(self.enabled), ours=self.ours, divided=self.divided,
-            undivided=self.undivided, container=self.container)
+            undivided=self.undivided, given_up=self.worn and "nvidia" in self.modules, container=self.container)
 
     def _holders(self) -> Tuple[Holder, ...]:
         """A service of the driver that runs has a device open."""
@@ -132,7 +134,7 @@ class World(world.World):
 
     def boot(self) -> None:
         super().boot()
-        self.stopped, self.unloaded, self.programs, self.nodes = [], [], (), ()
+        self.stopped, self.unloaded, self.programs, self.nodes, self.worn = [], [], (), (), False
         self.instances, self.undivided, self.container = self.divided, False, DriverContainer()
         there = self.facts.but(driver_installed=self.facts.driver_boots or self.facts.driver_installed,
                                nouveau_loaded=False)
@@ -179,7 +181,7 @@ class World(world.World):
         del self.modules[step.subject]
         self._note(step, self.unloaded)
         if step.subject == "nvidia":
-            self.minors = ()
+            self.minors, self.worn = (), False
             self.instances, self.undivided = False, self.divided
             self.facts = self.facts.but(driver_loaded="", module_loaded="")
         return Disruption.driver_reload
@@ -264,6 +266,10 @@ class World(world.World):
         """A program has a GPU open: one of a unit, or of a 'pod'."""
         pod = POD if owner == "pod" else ""
         self.programs += (Holder(42, name, ("/dev/nvidia0",), "" if pod else owner, pod),)
+
+    def say_given_up(self) -> None:
+        """A repair wants the driver loaded anew."""
+        self.worn = True
 
     def say_container(self, version: str, *states: str) -> None:
         """A driver container has loaded this driver; 'gone': it was killed, and 'ended': as it was told to; 'foreign':

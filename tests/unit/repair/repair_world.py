@@ -27,7 +27,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.attempts import (
     BEGUN,
     DONE,
-    FROM_OUTSIDE,
     Attempt,
     Part,
 )
@@ -46,6 +45,7 @@ class World(world.World):
     findings: open ones, by key.
     attempts: what was tried.
     now:      seconds since 1970. boots: how many there were. looked: in which of them the last look was, -1 for none.
+    loads:    how often the driver was loaded anew. looked_at: which load the last look has seen.
     resets:   {address: what a reset of the GPU takes}, where that is not as of a Hopper that answers.
     """
 
@@ -57,6 +57,8 @@ class World(world.World):
     now: float = NOW
     boots: int = 0
     looked: int = 0
+    loads: int = 0
+    looked_at: int = 0
     resets: Dict[str, Resettable] = field(default_factory=dict)
     services: Tuple[str, ...] = ()
     fabric_runs: bool = False
@@ -80,6 +82,7 @@ class World(world.World):
         return Observation(
             findings=tuple(finding for _key, finding in sorted(self.findings.items())),
             boot="boot %d" % self.boots, looked_in="boot %d" % self.looked if self.looked >= 0 else "",
+            load="load %d" % self.loads if self.facts.driver_loaded else "", looked_at="load %d" % self.looked_at,
             attempts=tuple(self.attempts), has_record=bool(self.attempts), fabric_runs=self.fabric_runs,
             refusals=(Refusal("repair.record_damaged", "a record", "another", "do"),) if self.is_damaged else (),
             gpus=tuple(self.gpu(gpu.address) for gpu in self.facts.gpus) if answers else (),
@@ -98,9 +101,14 @@ class World(world.World):
     def boot(self) -> None:
         super().boot()
         self.boots += 1
-        self.attempts = [replace(each, end=DONE) if each.end == BEGUN and each.rung in FROM_OUTSIDE else each
+        self._come("reload", "reboot", "power_cycle")
+
+    def _come(self, *rungs: str) -> None:
+        """Others have done the last of these."""
+        self.loads += 1
+        self.attempts = [replace(each, end=DONE) if each.end == BEGUN and each.rung in rungs else each
                          for each in self.attempts]
-        self._mend("reboot")
+        self._mend("reboot" if "reboot" in rungs else "reload")
 
     def _mend(self, rung: str, *parts: str) -> None:
         for key, finding in self.findings.items():
@@ -109,8 +117,8 @@ class World(world.World):
 
     def _tried(self, step: Step, end: str) -> None:
         self.attempts.append(Attempt(
-            len(self.attempts) + 1, step.parameters["rung"], "boot %d" % self.boots, "load", self.now, "somebody",
-            tuple(Part(*each) for each in step.parameters["parts"]), (), end))
+            len(self.attempts) + 1, step.parameters["rung"], "boot %d" % self.boots, "load %d" % self.loads, self.now,
+            "somebody", tuple(Part(*each) for each in step.parameters["parts"]), (), end))
 
     # verbs
 
@@ -172,7 +180,11 @@ class World(world.World):
         self.findings = {key: finding for key, finding in self.findings.items() if not finding.mended}
 
     def look(self) -> None:
-        self.looked = self.boots
+        self.looked, self.looked_at = self.boots, self.loads
+
+    def say_loaded_anew(self) -> None:
+        """By an activation."""
+        self._come("reload")
 
     def say_looked(self) -> None:
         self.look()

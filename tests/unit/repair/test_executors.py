@@ -103,6 +103,17 @@ def test_a_reboot_is_written_down_and_left_to_others(host: SickHost) -> None:
     assert host.repair()["applied"] == [], "nobody has looked since"
 
 
+def test_a_load_is_given_up_and_another_one_left_to_activation(host: SickHost) -> None:
+    """Where it is left undone the attempt stands and is no second one."""
+    host.found(Finding(Subject(HOST), "nvml", "no_nvml", "sick", "reload", "no answer", BEGUN, BEGUN))
+    done = host.repair()
+    assert done.get("applied") == ["repair/repair.begin/reload"] and done["plan"]["requirements"] == [], done
+    (attempt,) = host.attempts()
+    assert (attempt["rung"], attempt["end"]) == ("reload", "begun")
+    assert (host.root / "run/gpuops/given-up").read_text().strip() == attempt["load"] != ""
+    assert host.repair()["applied"] == [] and len(host.attempts()) == 1
+
+
 def test_what_is_not_allowed_is_put_off_and_not_written_down(host: SickHost) -> None:
     host.found(host.sick(), host.sick(1, "xid 79", "reboot"))
     done = host.repair(allowed="driver_reload")

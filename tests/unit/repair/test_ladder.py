@@ -4,6 +4,7 @@
 often than it may be tried, and in the end the part is to be taken out."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import FrozenSet, List
 
 import pytest
@@ -105,4 +106,12 @@ def test_a_reboot_is_at_hand_until_the_boot_is_another(
     rung: str, boot: str, end: str, at_hand: bool, over: bool
 ) -> None:
     found = attempt(rung, boot=boot, end=end)
-    assert (is_at_hand(found, "now"), has_come(found, "now")) == (at_hand, over)
+    assert (is_at_hand(found, "now", "load"), has_come(found, "now", "load")) == (at_hand, over)
+
+
+@pytest.mark.parametrize("boot, load, at_hand", [
+    ("now", "one", True), ("now", "", True), ("now", "two", False), ("before", "one", False)])
+def test_a_load_is_at_hand_until_there_is_another(boot: str, load: str, at_hand: bool) -> None:
+    """Of a reload no more is known while no driver is loaded, and a boot loads it in any case."""
+    found = replace(attempt("reload", boot=boot, end=BEGUN), load="one")
+    assert (is_at_hand(found, "now", load), has_come(found, "now", load)) == (at_hand, not at_hand)
