@@ -142,7 +142,7 @@ def _done(version: str, host: Host, asked: Dict[str, Any]) -> Dict[str, Any]:
         act = reset.Act("repair", "a test", tuple((uuid, address) for uuid, address in asked["gpus"]))
         reset.reset(host, Journal(host), act)
         return {}
-    facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version,
+    facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version, driver_installed=version,
                       gpus=tuple(Gpu(device.address, device.device_id) for device in read_bus(host).gpus))
     capability = {each.name: each for each in (SETTINGS, REPAIR)}[asked.get("capability", "settings")]
     checked = ArgumentSpecValidator(dict(capability.arguments)).validate(asked["parameters"])
