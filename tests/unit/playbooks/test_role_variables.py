@@ -90,7 +90,7 @@ def test_a_module_takes_every_option_that_its_role_has(module: str) -> None:
                        if "default" not in specified.get(source.variable(option, specified.keys()), {"default": None})}
     found = options_of(module, gpu_state="present", node_agent_state="present")
     left = set(capability.arguments) - set(found)
-    assert left <= {"assume_pods_evicted", *without_default}
+    assert left <= {"assume_pods_evicted", "repair_only", *without_default}
     capability.policy_of({name: found[name] for name in capability.arguments if name not in left}
                          | dict.fromkeys(left))
 
