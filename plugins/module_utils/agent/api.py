@@ -16,7 +16,7 @@ import queue
 import ssl
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Set, TypeVar
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from ..core.errors import GpuOpsError
@@ -56,6 +56,7 @@ class Api:
     """A conversation with an API server.
 
     node: the name that the credential has for its node, '' where it names none.
+    url:  of the server.
     """
 
     def __init__(self, host: Host, kubeconfig: str, until: float) -> None:
@@ -72,6 +73,7 @@ class Api:
         except (Unreadable, ssl.SSLError, ValueError, OSError) as error:
             raise self._unusable("%s: %s" % (kubeconfig, error)) from error
         self.node = node_of_certificate(mine.certificate.decode("utf-8", "replace")) or node_of_token(mine.token)
+        self.url = self._access.server
         self._connection: Optional[http.client.HTTPSConnection] = None
         self._prefix = urlsplit(self._access.server).path.rstrip("/")
 
@@ -152,9 +154,12 @@ class Api:
         if not 200 <= answer.status < 300:
             raise self._refused(method, path, answer.status, text)
         try:
-            return dict(json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise self._silent("an answer that is no object") from error
+            found = json.loads(text)
+        except ValueError as error:
+            raise self._silent("an answer that is no JSON") from error
+        if not isinstance(found, dict):
+            raise self._silent("an answer that is no object")
+        return found
 
     def _connected(self) -> http.client.HTTPSConnection:
         left = self._until - time.monotonic()
@@ -231,16 +236,21 @@ def conversation(host: Host, kubeconfig: str, until: float) -> Iterator[Api]:
         api.close()
 
 
-# Conversations that were left behind, and hang still
-_left_behind: Set[threading.Thread] = set()
+# {what they were with: a conversation that was left behind, and hangs still}
+_left_behind: Dict[str, threading.Thread] = {}
 
 
-def within(seconds: float, act: Callable[[], Answer]) -> Answer:
-    """What an act gives, or raises. Raises GpuOpsError where it has not ended by then: a look-up of a name knows no
-    limit, and is left behind. While one hangs no other is begun."""
+def within(seconds: float, whom: str, act: Callable[[], Answer]) -> Answer:
+    """What an act gives. Raises GpuOpsError, whatever the act raises: an answer may be of any form. So it does where
+    that has not ended by then: a look-up of a name knows no limit, and is left behind. While one hangs no other is
+    begun with the same.
+
+    whom: with whom it speaks.
+    """
     ended: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
-    _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
-    if _left_behind:
+    hanging = _left_behind.pop(whom, None)
+    if hanging is not None and hanging.is_alive():
+        _left_behind[whom] = hanging
         raise _hangs("the API server was asked a while ago, and nothing has come of it yet")
 
     def run() -> None:
@@ -254,8 +264,15 @@ def within(seconds: float, act: Callable[[], Answer]) -> Answer:
     try:
         found, error = ended.get(timeout=seconds)
     except queue.Empty as late:
-        _left_behind.add(thread)
+        _left_behind[whom] = thread
         raise _hangs("the API server was asked, and nothing had come of it after %.0f s" % seconds) from late
+    if isinstance(error, Exception) and not isinstance(error, GpuOpsError):
+        raise GpuOpsError(
+            "agent.not_understood",
+            found="what the API server or its kubeconfig says cannot be understood: %s" % type(error).__name__,
+            wanted="a Node as Kubernetes has it",
+            remedy="see whether the kubeconfig is of this cluster's API server",
+        ) from error
     if error is not None:
         raise error
     result: Answer = found

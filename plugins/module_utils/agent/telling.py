@@ -2,11 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host tells of its GPUs on its own Node: what node.py says, said.
 
-  /var/lib/gpuops/node.json  {'schema': 1, 'nodes': [{'node', 'kubeconfig'}]}: of which Nodes something was said, and by
-                             what it is taken back. A host that is called otherwise now, or joined elsewhere, takes back
-                             what it said before
-  /run/gpuops/node.json      {'schema': 1, 'said', 'at', 'error'}: digest of what was said last, and when, in seconds of
-                             the boot's clock: a round that has nothing new asks nobody
+  /var/lib/gpuops/node.json  {'schema': 1, 'nodes': [{'node', 'kubeconfig', 'server'}]}: of which Nodes something was
+                             said, and by what it is taken back. A host that is called otherwise now, or joined
+                             elsewhere, takes back what it said before
+  /run/gpuops/node.json      {'schema': 1, 'said', 'at', 'error', 'others'}: digest of what was said last, and when, in
+                             seconds of the boot's clock: a round that has nothing new asks nobody; and when other Nodes
+                             were last looked for
 
 Nothing of it keeps the host from its work: who tells in passing is told by an error that it was not said.
 """
@@ -19,7 +20,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..cluster.custody.claims import Apply
 from ..cluster.labels import HEALTH_MANAGER
@@ -28,6 +29,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import DIRECTORY as LASTING
 from ..core.lock import DIRECTORY as PASSING
+from ..core.lock import GUARD
 from ..core.startup import BOOT_UNIT
 from ..core.times import since_boot
 from ..health.state import SUMMARY
@@ -70,14 +72,17 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
     if in_passing and not _is_due(host, said, bool(report.sick)):
         return {"changed": False}
     try:
-        found = api.within(api.WHOLE_SECONDS, lambda: _said(
+        found = api.within(api.WHOLE_SECONDS, kubeconfig, lambda: _said(
             host, kubeconfig, name, lambda node, now: status_patch(node, report, now),
             lambda node: next_claim(node, report, cordons)))
     except GpuOpsError as error:
-        _remember(host, said, error.found)
+        _remember(host, said=said, at=since_boot(), error=error.found)
         raise
-    _remember(host, said, "")
-    _take_back_of_others(host, found["node"])
+    _remember(host, said=said, at=since_boot(), error="")
+    mine = Said(found["node"], kubeconfig, found.pop("server"))
+    if not in_passing or _others_are_due(host):
+        _remember(host, others=since_boot())
+        _take_back_of_others(host, mine)
     return {**found, "conditions": [
         {"type": name, "status": each.status, "reason": each.reason, "message": each.message}
         for name, each in report.conditions.items()]}
@@ -85,28 +90,29 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
 
 def take_back(host: Host) -> None:
     """What was said, where the cluster still knows this node. Raises GpuOpsError where nobody answers."""
-    _take_back_of_others(host, "")
+    _take_back_of_others(host, None)
     _forget(host)
 
 
-def _take_back_of_others(host: Host, name: str) -> None:
-    """What was said of any Node but this one. Raises GpuOpsError for the first where that cannot be; it is tried again
-    when something is said the next time."""
-    there = said_before(host)
-    left = [each for each in there if each.node == name]
+def _take_back_of_others(host: Host, mine: Optional[Said]) -> None:
+    """What was said of any Node but this one. Raises GpuOpsError for the first where that cannot be.
+
+    Of one whose kubeconfig is gone nobody here can take anything back. Where it is not known of whom something was
+    said, that stays known.
+    """
     failed: List[Tuple[Said, GpuOpsError]] = []
-    for each in there:
-        if each.node == name or not host.exists(each.kubeconfig):
+    for each in said_before(host):
+        if (mine is not None and each.is_of(mine)) or each == _OF_SOMEBODY:
             continue
         try:
-            api.within(api.WHOLE_SECONDS, functools.partial(
-                _said, host, each.kubeconfig, each.node, lambda node, _now: status_without(node), last_claim))
+            if host.exists(each.kubeconfig):
+                api.within(api.WHOLE_SECONDS, each.kubeconfig, functools.partial(
+                    _said, host, each.kubeconfig, each.node, lambda node, _now: status_without(node), last_claim))
         except GpuOpsError as error:
             if not isinstance(error, api.ApiRefused) or error.status != api.GONE:
                 failed.append((each, error))
-    left += [each for each, _error in failed]
-    if len(left) < len(there):
-        _note(host, left)
+                continue
+        _note(host, without=each)
     for each, error in failed:
         raise GpuOpsError(
             "agent.not_taken_back",
@@ -124,10 +130,18 @@ def _forget(host: Host) -> None:
 
 @dataclass(frozen=True)
 class Said:
-    """A Node of which something was said, and by what."""
+    """A Node of which something was said, and by what. server: URL of the API server that was told."""
 
     node: str
     kubeconfig: str
+    server: str = ""
+
+    def is_of(self, other: Said) -> bool:
+        """Whether both are of one Node: a server may be called otherwise now, and a kubeconfig lie elsewhere."""
+        return self.node == other.node and (self.kubeconfig == other.kubeconfig or self.server == other.server)
+
+
+_OF_SOMEBODY = Said("?", "/nonexistent")
 
 
 def said_before(host: Host) -> List[Said]:
@@ -135,10 +149,11 @@ def said_before(host: Host) -> List[Said]:
     if text is None:
         return []
     try:
-        return [Said(str(each["node"]), str(each["kubeconfig"])) for each in json.loads(text)["nodes"]]
+        return [Said(str(each["node"]), str(each["kubeconfig"]), str(each["server"]))
+                for each in json.loads(text)["nodes"]]
     except (ValueError, TypeError, KeyError):
         # Somebody has; of whom is not known any more, and nothing can be taken back
-        return [Said("?", "/nonexistent")]
+        return [_OF_SOMEBODY]
 
 
 def _report(host: Host, stale_seconds: float) -> Report:
@@ -149,13 +164,13 @@ def _report(host: Host, stale_seconds: float) -> Report:
 
 
 def _of_boot(host: Host) -> Mapping[str, Any]:
-    """Of a boot whose unit was ended in the middle, that too."""
     found = boot_record.read(host)
     if not found and since_boot() < _STARTING_SECONDS and host.link(WANTS) is not None:
         return {"state": boot_record.WORKING}
+    # A process that hangs in the driver outlives the unit that it is of
     if found.get("state") == boot_record.WORKING and host.unit(BOOT_UNIT).get("ActiveState") in (
             "deactivating", "failed"):
-        return {**found, "state": boot_record.FAILED, "reason": "it was ended before it was done; its time may be over"}
+        return {**found, **boot_record.CUT_OFF}
     return found
 
 
@@ -166,12 +181,13 @@ def _said(host: Host, kubeconfig: str, name: str, status: Callable[[Object, floa
         name = name or server.node or os.uname().nodename.lower()
         path = api.node_path(name)
         node = server.get(path)
-        _note(host, [each for each in said_before(host) if each.node != name] + [Said(name, kubeconfig)])
+        _note(host, Said(name, kubeconfig, server.url))
         changed, node = _claimed(server, path, node, claim)
         patch = status(node, time.time())
         if patch is not None:
             node = server.patch(path + "/status", patch, api.STRATEGIC_MERGE_PATCH, fieldManager=HEALTH_MANAGER)
-        return {"changed": changed or patch is not None, "node": name, "cordoned": is_ours(node)}
+        return {"changed": changed or patch is not None, "node": name, "cordoned": is_ours(node),
+                "server": server.url}
 
 
 def _claimed(server: api.Api, path: str, node: Object, claim: Callable[[Object], Optional[Apply]]) -> Any:
@@ -194,13 +210,17 @@ def _claimed(server: api.Api, path: str, node: Object, claim: Callable[[Object],
     return changed, node
 
 
-def _note(host: Host, nodes: Sequence[Said]) -> None:
+def _note(host: Host, new: Optional[Said] = None, without: Optional[Said] = None) -> None:
     """Before the first word: what is not known to have been said cannot be taken back."""
-    text = json.dumps({"schema": SCHEMA, "nodes": [asdict(each) for each in nodes]}, sort_keys=True) + "\n"
     with contextlib.suppress(GpuOpsError):
-        if host.read(SAID) != text:
-            host.make_directory(LASTING, 0o700)
-            host.write(SAID, text, 0o600)
+        host.make_directory(LASTING, 0o700)
+        host.make_directory(PASSING, 0o700)
+        with host.guard(GUARD):
+            known = [each for each in said_before(host) if each != without and not (new and each.is_of(new))]
+            nodes = [asdict(each) for each in (*known, *([new] if new else []))]
+            text = json.dumps({"schema": SCHEMA, "nodes": nodes}, sort_keys=True) + "\n"
+            if host.read(SAID) != text:
+                host.write(SAID, text, 0o600)
 
 
 def _digest(report: Report, cordons: bool, kubeconfig: Any, name: str) -> str:
@@ -215,18 +235,34 @@ def _is_due(host: Host, said: str, always: bool) -> bool:
     always: whether it is to be said in any case, but where that has just failed.
     """
     try:
-        before = json.loads(host.read(LATEST) or "null")
+        before = _latest(host)
         passed = since_boot() - before["at"]
         if before["error"]:
             return not 0 <= passed < RETRY_SECONDS
         return always or bool(before["said"] != said) or not 0 <= passed < HEARTBEAT_SECONDS
-    except (GpuOpsError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return True
 
 
-def _remember(host: Host, said: str, error: str) -> None:
+def _others_are_due(host: Host) -> bool:
+    """One that cannot be reached is not asked in each round."""
+    try:
+        return not 0 <= since_boot() - _latest(host)["others"] < HEARTBEAT_SECONDS
+    except (TypeError, KeyError):
+        return True
+
+
+def _latest(host: Host) -> Dict[str, Any]:
+    with contextlib.suppress(GpuOpsError, ValueError):
+        found = json.loads(host.read(LATEST) or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _remember(host: Host, **said: Any) -> None:
     """What cannot be remembered is said again."""
     with contextlib.suppress(GpuOpsError):
         host.make_directory(PASSING, 0o700)
-        latest = {"schema": SCHEMA, "said": said, "at": since_boot(), "error": error}
-        host.write(LATEST, json.dumps(latest) + "\n", 0o600)
+        with host.guard(GUARD):
+            latest = {**_latest(host), "schema": SCHEMA, **said}
+            host.write(LATEST, json.dumps(latest) + "\n", 0o600)

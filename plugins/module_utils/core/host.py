@@ -500,13 +500,14 @@ class Host:
     # who is at work
 
     @contextlib.contextmanager
-    def guard(self, name: str) -> Iterator[None]:
-        """Hold flock(2) of a file; for acts of milliseconds. The kernel releases it when this process dies."""
+    def guard(self, name: str, limit: float = GUARD_SECONDS) -> Iterator[None]:
+        """Hold flock(2) of a file, which is waited for up to so many seconds. The kernel releases it when this process
+        dies."""
         descriptor = self._lock_file(name)
         try:
-            _answer, ours = wait_for(lambda: self._locked(name, descriptor), bool, GUARD_SECONDS, PAUSE_SECONDS)
+            _answer, ours = wait_for(lambda: self._locked(name, descriptor), bool, limit, PAUSE_SECONDS)
             if not ours:
-                raise HostFailed("host.file_locked", "%s has been locked for %d s" % (name, GUARD_SECONDS),
+                raise HostFailed("host.file_locked", "%s has been locked for %d s" % (name, limit),
                                  "a lock that is held for moments",
                                  "see which process holds it (`fuser %s`) and why it stands still" % name, name)
             yield
@@ -1110,6 +1111,8 @@ def _overdue(
         cmd=list(argv),
         stdout=stdout,
         stderr=stderr,
+        # Which process that is, for who has to wait for it
+        **({} if died else {"hangs": [process.pid, Host().process_started(process.pid)]}),
     )
 
 

@@ -41,6 +41,8 @@ COMMAND = DIRECTORY + "/command"
 LOOK = DIRECTORY + "/look"
 GRACE_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
+# Longer than a look takes, whose calls hang (health/policy.py, patience)
+LOOK_SECONDS = 150.0
 
 # Files that apt, dpkg and rpm lock while they work (apt.conf(5), dpkg(1), rpm's lib/rpmlock.c)
 PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock",
@@ -226,12 +228,25 @@ _unlooked: Set[Tuple[int, str]] = set()
 
 
 @contextlib.contextmanager
-def looking(host: Host) -> Iterator[bool]:
-    """For who is about to ask GPUs and to change nothing: whether he may now, which no run then finds in use."""
+def looking(host: Host, timeout: float = LOOK_SECONDS) -> Iterator[bool]:
+    """For who is about to ask GPUs and to change nothing: whether he may now, which no run then finds in use.
+
+    timeout: for how many seconds he waits for another one that looks; a run is not waited for.
+    """
     host.make_directory(DIRECTORY, 0o700)
     with contextlib.ExitStack() as stack:
-        is_free = (os.getpid(), host.root) in _unlooked or stack.enter_context(host.occupied(LOOK, ""))
-        yield is_free and not HostLock(host, "", "a look").is_taken()
+        lock = HostLock(host, "", "a look")
+
+        def ask() -> Tuple[bool, bool]:
+            with contextlib.ExitStack() as tried:
+                is_free = (os.getpid(), host.root) in _unlooked or tried.enter_context(host.occupied(LOOK, ""))
+                is_taken = lock.is_taken()
+                if is_free and not is_taken:
+                    stack.push(tried.pop_all())
+                return is_free, is_taken
+
+        (is_free, is_taken), _known = wait_for(ask, any, timeout, PAUSE_SECONDS)
+        yield is_free and not is_taken
 
 
 @contextlib.contextmanager
@@ -240,7 +255,7 @@ def unlooked(host: Host) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(HostFailed):
             if host.exists(LOOK):
-                stack.enter_context(host.guard(LOOK))
+                stack.enter_context(host.guard(LOOK, LOOK_SECONDS))
                 mine = (os.getpid(), host.root)
                 _unlooked.add(mine)
                 stack.callback(_unlooked.discard, mine)

@@ -144,6 +144,7 @@ def boot(
     tell:          is told why something is tried again.
     """
     require_root(host)
+    before = boot_record.read(host)
     starts = boot_record.begin(host)
     options: Options = {}
     try:
@@ -155,24 +156,36 @@ def boot(
         reason = shown(str(error) or type(error).__name__, options, True)
         boot_record.end(host, starts, boot_record.FAILED, reason)
         if isinstance(error, Exception):
-            _tell_of_boot(host, options, tell)
+            _tell_of_boot(host, path, tell)
         raise
-    boot_record.end(host, starts, state, "")
-    _tell_of_boot(host, options, tell, looks=True)
+    if state == boot_record.LATE and before.get("state") == boot_record.FAILED:
+        # Nothing has been validated since
+        boot_record.end(host, starts, boot_record.FAILED, before["reason"])
+    else:
+        boot_record.end(host, starts, state, "")
+    _tell_of_boot(host, path, tell, looks=True)
     return dict(result, state=state)
 
 
-def _tell_of_boot(host: Host, options: Options, tell: Callable[[str], None], looks: bool = False) -> None:
-    """Where no kubelet runs nobody else tells the cluster why. looks: whether the host is first looked at, as nobody
-    has since the boot. A host that cannot tell is what it is all the same."""
-    if ((options.get(AGENT) or {}).get("node_condition") or SILENT) == SILENT:
+def _tell_of_boot(host: Host, path: str, tell: Callable[[str], None], looks: bool = False) -> None:
+    """Where no kubelet runs nobody else tells the cluster why, if the policy as it is by then has it told.
+
+    looks: whether the host is first looked at, as nobody has since the boot. A host that cannot tell is what it is all
+           the same.
+    """
+    try:
+        options = policy(host, path)
+        if health_options(options).node_condition == SILENT:
+            return
+    except GpuOpsError:
         return
     try:
         if looks:
             health(host, options)
         node(host, options)
-    except GpuOpsError as error:
-        tell("the cluster was not told: %s" % hidden(error.found))
+    except Exception as error:
+        told = hidden(error.found) if isinstance(error, GpuOpsError) else type(error).__name__
+        tell("the cluster was not told: %s" % told)
 
 
 class _Again(NamedTuple):

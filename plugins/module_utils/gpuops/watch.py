@@ -145,7 +145,7 @@ class Watch:
         asked = asks_nvml(self.rounds, self._options.policy, began)
         self._follow_log()
         try:
-            look = read_look(self.host, kept(self.host), self._options.policy, asked)
+            look = read_look(self.host, lambda: kept(self.host), self._options.policy, asked)
             state = keep_look(self.host, self._options.policy, look, self._options.metrics_directory)
             self.rounds = after_round(self.rounds, look, state, asked, began, since_boot())
             self._text = metrics_text(state)
@@ -158,6 +158,8 @@ class Watch:
         take_away()
 
     def _tell_node(self) -> None:
+        # Who has it told no more has taken back by now what was said
+        self._renew()
         if self._options.node_condition == SILENT:
             return
         if self._telling is None:

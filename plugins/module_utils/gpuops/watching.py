@@ -61,7 +61,8 @@ def asks_nvml(rounds: Rounds, policy: HealthPolicy, now: float) -> bool:
 def after_round(rounds: Rounds, look: Look, state: State, asked: bool, began: float, now: float) -> Rounds:
     """What is remembered once a round has ended. asked: whether it was to ask NVML; where a run works on the host, it
     does not, and the next round is to."""
-    is_answered = look.nvml is not None
+    # Somebody else's look that was kept since outdoes it
+    is_answered = look.nvml is not None and state.asked == look.taken
     return Rounds(ended=now, asked=began if is_answered else rounds.asked, called=_called(rounds),
                   wants=(asked and not is_answered) or wants_nvml(state))
 

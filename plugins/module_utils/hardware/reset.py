@@ -35,9 +35,10 @@ from .pci import DEVICES, read_bus
 from .reset_plan import FINISH, HOPPER, Resettable
 from .settings import set_up_again
 
-# In the journal: what is to come back, as long as it is not back; and whom nvidia-smi has named as to be reset together
+# In the journal: what is to come back, as long as it is not back; what GPUs were set to that have not answered since,
+# for the reset after which they do; and whom nvidia-smi has named as to be reset together
 MEMORY = "reset"
-ACT, NAMED = "act", "named"
+ACT, SILENT, NAMED = "act", "silent", "named"
 # Exit code of nvidia-smi where a GPU is in use
 IN_USE = 255
 # Seconds: that the links and GPUs of a board take; that a process may need to let go; that the unit of the layout has
@@ -219,12 +220,14 @@ def _note(
     losing = there if PERSISTENCED_UNIT in units else chosen
     # Whom a GPU that hangs keeps from being known is still set as it is
     lost = told if PERSISTENCED_UNIT in units else [gpu.uuid for gpu in chosen if gpu.uuid in told]
-    journal.remember(MEMORY, {**journal.recall(MEMORY), ACT: {
+    memory = journal.recall(MEMORY)
+    waiting = {uuid: values for uuid, values in _waiting(host, memory).items() if uuid in [gpu.uuid for gpu in chosen]}
+    journal.remember(MEMORY, {**memory, ACT: {
         "boot": host.boot(),
         "step": act.step,
         "gpus": [[gpu.uuid, gpu.address] for gpu in chosen],
         "units": units,
-        "values": {uuid: {name: told[uuid][name] for name in VALUES} for uuid in lost},
+        "values": {**waiting, **{uuid: {name: told[uuid][name] for name in VALUES} for uuid in lost}},
         "layouts": {gpu.uuid: list(gpu.instances) for gpu in losing if gpu.instances},
     }})
 
@@ -282,19 +285,26 @@ def _command(host: Host, journal: Journal, chosen: Sequence[Resettable], number:
         done = host.run(["nvidia-smi", "-r", "-i", ",".join(gpu.address for gpu in chosen)], check=False,
                         timeout=LIMIT_S)
     except CommandTimedOut as cause:
-        raise _Hangs(
-            "reset.hangs",
-            found="nvidia-smi has not ended the reset of %s after %.0f s; what it has stopped and lost is not back" % (
-                _named(chosen), LIMIT_S),
-            wanted="a reset that ends",
-            remedy="read the kernel log for NVRM messages; where it does not end, drain the node and reboot it, else "
-                   "run this again, which brings everything back",
-            **cause.details) from cause
+        memory = journal.recall(MEMORY)
+        note = {**memory[ACT], "hangs": cause.details.get("hangs")}
+        journal.remember(MEMORY, {**memory, ACT: note})
+        raise _hangs(note, **cause.details) from cause
     resets.end(host, number, resets.DONE if done.rc == 0 else resets.FAILED)
     if done.rc == 0:
         return
     said = " ".join((done.stdout + " " + done.stderr).split()) or "nothing"
     raise GpuOpsError.because([_explained(host, journal, chosen, done.rc, said)], rc=done.rc)
+
+
+def _hangs(note: Mapping[str, Any], **details: Any) -> GpuOpsError:
+    return _Hangs(
+        "reset.hangs",
+        found="nvidia-smi has not ended the reset of %s; what it has stopped and lost is not back" % ", ".join(
+            "GPU %s" % address for _uuid, address in note["gpus"]),
+        wanted="a reset that ends",
+        remedy="read the kernel log for NVRM messages; where it does not end, drain the node and reboot it, else run "
+               "this again, which brings everything back",
+        **details)
 
 
 def _explained(host: Host, journal: Journal, chosen: Sequence[Resettable], code: int, said: str) -> Refusal:
@@ -372,7 +382,11 @@ def finish(host: Host, journal: Journal) -> None:
     """Bring back what a reset, of this run or of one that was killed, has stopped and lost. Raises GpuOpsError where
     some of it cannot be; the next run tries again."""
     note = interrupted(host, journal)
-    failures = _brought_back(host, note) if note else []
+    process, started = note.get("hangs") or (0, "")
+    if process and host.process_started(process) == started:
+        # It goes on: what came back now would be lost when it ends
+        raise _hangs(note)
+    failures, silent = _brought_back(host, note) if note else ([], [])
     if failures:
         raise GpuOpsError(
             "reset.not_brought_back", found="after a reset there is not back: %s" % "; ".join(failures),
@@ -381,7 +395,16 @@ def finish(host: Host, journal: Journal) -> None:
                    "run this again; a boot ends it")
     memory = journal.recall(MEMORY)
     if ACT in memory:
-        journal.remember(MEMORY, {name: value for name, value in memory.items() if name != ACT})
+        waiting = {uuid: values for uuid, values in {**_waiting(host, memory), **note.get("values", {})}.items()
+                   if uuid in silent or uuid not in note.get("values", {})}
+        known = {name: value for name, value in memory.items() if name not in (ACT, SILENT)}
+        journal.remember(MEMORY, {**known, **({SILENT: {"boot": host.boot(), "values": waiting}} if waiting else {})})
+
+
+def _waiting(host: Host, memory: Mapping[str, Any]) -> Dict[str, Any]:
+    """{UUID: what it was set to} of GPUs that have not answered since. A boot has ended it."""
+    noted = memory.get(SILENT, {})
+    return dict(noted["values"]) if noted.get("boot") == host.boot() else {}
 
 
 def _left(host: Host, journal: Journal) -> str:
@@ -392,13 +415,15 @@ def _left(host: Host, journal: Journal) -> str:
         return error.found
 
 
-def _brought_back(host: Host, note: Mapping[str, Any]) -> List[str]:
-    """What is not: each by itself, as one that fails keeps no other back.
+def _brought_back(host: Host, note: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
+    """(what is not, UUIDs of GPUs that did not answer and are still to be set): each by itself, as one that fails keeps
+    no other back. That a GPU does not answer is no failure of this: another remedy is to come, or a boot.
 
     In this order: the daemon keeps persistence mode, which keeps the rest; who watches learns of instances when it
     starts, and may be what keeps a GPU's settings.
     """
     failures: List[str] = []
+    silent: List[str] = []
     units = note["units"]
 
     def attempt(what: str, act: Callable[[], Any]) -> None:
@@ -411,8 +436,22 @@ def _brought_back(host: Host, note: Mapping[str, Any]) -> List[str]:
         attempt(unit, functools.partial(_start, host, unit))
 
     def set_back(names: Sequence[str]) -> None:
-        for uuid, values in note["values"].items():
-            attempt("what GPU %s was set to" % uuid, functools.partial(_set_back, uuid, values, names))
+        session = nvml.Session(REQUESTS)
+        try:
+            for uuid, values in note["values"].items():
+                if uuid in silent:
+                    continue
+                try:
+                    now = {} if session.lost else session.ask("get", uuid)
+                except nvml.NvmlFailed:
+                    now = {}
+                if not now:
+                    silent.append(uuid)
+                    continue
+                attempt("what GPU %s was set to" % uuid, functools.partial(
+                    _set_back, session, uuid, now, values, names))
+        finally:
+            session.close()
 
     if PERSISTENCED_UNIT in units:
         start(PERSISTENCED_UNIT)
@@ -427,9 +466,9 @@ def _brought_back(host: Host, note: Mapping[str, Any]) -> List[str]:
     set_back(VALUES)
     nvml.forget()
     for gpu in nvml.read_nvml().gpus if note["layouts"] else ():
-        if gpu.uuid in note["layouts"] and list(_instances(gpu)) != note["layouts"][gpu.uuid]:
+        if gpu.uuid in note["layouts"] and not gpu.error and list(_instances(gpu)) != note["layouts"][gpu.uuid]:
             failures.append("the MIG instances of %s, as `journalctl -u %s` tells" % (gpu.named(), RESTORE_UNIT))
-    return list(dict.fromkeys(failures))
+    return list(dict.fromkeys(failures)), silent
 
 
 def _start(host: Host, unit: str) -> None:
@@ -439,12 +478,9 @@ def _start(host: Host, unit: str) -> None:
         host.systemctl("start", unit)
 
 
-def _set_back(uuid: str, values: Mapping[str, Any], names: Sequence[str]) -> None:
-    session = nvml.Session(REQUESTS)
-    try:
-        now = session.ask("get", uuid)
-        for name in names:
-            if values[name] is not None and now[name] != values[name]:
-                session.ask(name, uuid, values[name])
-    finally:
-        session.close()
+def _set_back(
+    session: nvml.Session, uuid: str, now: Mapping[str, Any], values: Mapping[str, Any], names: Sequence[str]
+) -> None:
+    for name in names:
+        if values[name] is not None and now[name] != values[name]:
+            session.ask(name, uuid, values[name])

@@ -78,6 +78,9 @@ class Ledger:
         for finding in list(self.findings.values()):
             if finding.subject.kind == GPU and not finding.subject.uuid:
                 self._name(finding, self.gpu_at(finding.subject.address))
+        named = {Subject(GPU, address=known.address).key for known in self.gpus.values() if known.address}
+        # What has failed without a name fails on under it
+        self.failing = {key: each for key, each in self.failing.items() if key.partition(": ")[0] not in named}
         if self.look.compute is not None:
             for key, finding in self.findings.items():
                 if finding.proof == _UNREAD:
@@ -97,6 +100,7 @@ class Ledger:
         del self.gpus[subject.uuid]
         self.counts.pop(subject.key, None)
         self.suspects.pop(subject.key, None)
+        self.failing = {key: each for key, each in self.failing.items() if key.partition(": ")[0] != subject.key}
         for key, finding in list(self.findings.items()):
             if finding.subject.key == subject.key:
                 self.clear(key, "another GPU is in its place")
@@ -251,13 +255,15 @@ class Ledger:
 
     def closed(self) -> State:
         look = self.look
+        # Who has not asked knows less of who hangs than the state
+        left = look.left if look.nvml is not None or self.state.boot != look.boot else self.state.left
         return State(
             boot=look.boot, load=look.load or self.state.load, sequence=self.sequence, taken=look.taken, at=look.at,
             asked=look.taken if look.nvml is not None else self.asked, machine=look.machine or self.state.machine,
             reset=max((number for number, _gpus, _text in look.resets), default=self.reset),
             rounds=self.state.rounds + 1, gpus=self.gpus, findings=self.findings, failing=self.failing,
             unknown=self.unknown, suspects=self.suspects, counts=self.counts, released=self.released,
-            services={**self.state.services, **look.services}, left=look.left, history=tuple(self.history),
+            services={**self.state.services, **look.services}, left=left, history=tuple(self.history),
             acts=tuple(self.acts))
 
 

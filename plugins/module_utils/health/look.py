@@ -27,23 +27,24 @@ FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 _MACHINE = "/sys/class/dmi/id/product_uuid"
 
 
-def read_look(host: Host, before: State, policy: HealthPolicy, asks_nvml: bool = True) -> Look:
-    """All that a round reads.
+def read_look(host: Host, remembered: Callable[[], State], policy: HealthPolicy, asks_nvml: bool = True) -> Look:
+    """All that a round reads, once nobody else looks.
 
-    before:    the state, for what need not be read again.
-    asks_nvml: whether GPUs are asked too, which wakes those that nobody uses. Where the driver has logged something,
-               they are, since what a line means depends on what NVML says.
+    remembered: the state as it is then, for what need not be read again.
+    asks_nvml:  whether GPUs are asked too, which wakes those that nobody uses. Where the driver has logged something,
+                they are, since what a line means depends on what NVML says.
 
     While a run works on the host, no GPU and no service is looked at: the run would find its GPU in use, and the look a
     GPU that is being reset.
     """
-    # The log first: what it tells of, NVML then knows
-    look = look_around(host, before)
-    first = before.sequence + 1 if before.boot == look.boot else 0
-    asks_nvml = asks_nvml or any(
-        is_of_driver(record) for record in look.records or () if record.sequence >= first)
     with contextlib.ExitStack() as stack:
         may_look = _read(lambda: stack.enter_context(looking(host)))
+        before = remembered()
+        # The log first: what it tells of, NVML then knows
+        look = look_around(host, before)
+        first = before.sequence + 1 if before.boot == look.boot else 0
+        asks_nvml = asks_nvml or any(
+            is_of_driver(record) for record in look.records or () if record.sequence >= first)
         return _look_at_devices(host, before, policy, asks_nvml, look) if may_look else look
 
 

@@ -11,8 +11,8 @@
                                      alone. /run/gpuops cannot be that: who may look into it learns what a run does.
   /run/gpuops-health/conditions      the same, a line a condition, for a program that runs all the time (problems.py)
 
-A state that cannot be understood is kept beside, under another name, and its successor says that it is unknown what had
-been found until then.
+A state that cannot be understood is copied beside, under another name, before its successor takes its place, which says
+that it is unknown what had been found until then.
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def look_and_keep(host: Host, policy: HealthPolicy, metrics_directory: str = "")
     metrics_directory: of node_exporter's textfile collector, '' for none.
     Two rounds at once are one after the other; the one that began first then tells nothing new.
     """
-    return keep_look(host, policy, read_look(host, kept(host), policy), metrics_directory)
+    return keep_look(host, policy, read_look(host, lambda: kept(host), policy), metrics_directory)
 
 
 def keep_look(host: Host, policy: HealthPolicy, look: Look, metrics_directory: str = "") -> State:
@@ -125,9 +125,9 @@ def _change(host: Host, policy: HealthPolicy, change: Callable[[State], State], 
     with host.guard(GUARD):
         found = _kept(host)
         after = change(found.state)
-        aside = [_put_aside(host, path) for path in found.unreadable]
-        if all(aside) and not found.is_unread:
-            after = _kept_now(host, found.state, after)
+        is_damaged = KEPT in found.unreadable
+        if not found.is_unread and (not is_damaged or _copied_aside(host)):
+            after = _kept_now(host, found.state, after, is_damaged)
         with contextlib.suppress(GpuOpsError):
             host.write(LATEST, _text(after), 0o600)
         _tell(host, after, policy, metrics_directory)
@@ -167,14 +167,12 @@ def _kept(host: Host) -> _Found:
     return _Found(state, tuple(unreadable), is_unread and not found)
 
 
-def _put_aside(host: Host, path: str) -> bool:
-    """Whether what cannot be understood is in nobody's way. The first ones are kept: the cause is looked for there."""
+def _copied_aside(host: Host) -> bool:
+    """Whether what cannot be understood may be replaced. The first ones are kept: the cause is looked for there."""
     try:
         others = [name for name in host.list(LASTING) if _is_aside(name)]
-        if path == KEPT and len(others) < _MOST_ASIDE:
-            host.rename(path, _ASIDE + str(time.time_ns()))
-        else:
-            host.remove(path)
+        if len(others) < _MOST_ASIDE:
+            host.write_bytes(_ASIDE + str(time.time_ns()), host.read_bytes(KEPT) or b"", 0o600)
     except GpuOpsError:
         return False
     return True
@@ -184,12 +182,12 @@ def _is_aside(name: str) -> bool:
     return ("%s/%s" % (LASTING, name)).startswith(_ASIDE)
 
 
-def _kept_now(host: Host, before: State, after: State) -> State:
-    """The state, kept on the disk where it is to be. What cannot be written is written in the next round, which knows
-    of it by the other file; that a boot would lose it is told."""
+def _kept_now(host: Host, before: State, after: State, is_damaged: bool) -> State:
+    """The state, kept on the disk where it is to be, as where the one there is damaged. What cannot be written is
+    written in the next round, which knows of it by the other file; that a boot would lose it is told."""
     written = replace(after, unknown={what: each for what, each in after.unknown.items() if what != DISK})
     try:
-        if DISK in after.unknown or _is_due(host) or _lasting(before) != _lasting(written):
+        if is_damaged or DISK in after.unknown or _is_due(host) or _lasting(before) != _lasting(written):
             host.make_directory(LASTING, 0o700)
             host.write(KEPT, _text(written), 0o600)
     except GpuOpsError as error:

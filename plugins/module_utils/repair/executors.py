@@ -5,6 +5,7 @@ in the record of attempts and, where it has gone well, in the state of the host'
 after that ends the finding."""
 from __future__ import annotations
 
+import contextlib
 from typing import Dict, List, Mapping, Set
 
 from ..core.errors import GpuOpsError
@@ -33,6 +34,12 @@ def _begun(host: Host, step: Step) -> int:
     return attempts.begin(host, step.parameters["rung"], load_of(host), asked_by(), parts, findings)
 
 
+def _failed(host: Host, number: int, why: GpuOpsError) -> None:
+    """Where that cannot be written down either, the first error is the one to be told."""
+    with contextlib.suppress(GpuOpsError):
+        attempts.end(host, number, attempts.FAILED, why.found)
+
+
 def begin(host: Host, journal: Journal, step: Step) -> None:
     # Before it counts as tried: a load that nobody has given up is never replaced
     if step.parameters["rung"] == RELOAD:
@@ -54,7 +61,7 @@ def executors_of(policy: Policy) -> Mapping[str, Executor]:
         try:
             host.systemctl("restart", step.subject)
         except GpuOpsError as error:
-            attempts.end(host, number, attempts.FAILED, error.found)
+            _failed(host, number, error)
             raise
         for key in _keys(step):
             note_remedy(host, policy.health, SERVICE, key, _told(step))
@@ -69,7 +76,7 @@ def executors_of(policy: Policy) -> Mapping[str, Executor]:
             reset(host, journal, Act(NAME, why, gpus, step=step.id), lambda: begun.append(_begun(host, step)))
         except GpuOpsError as error:
             for number in begun:
-                attempts.end(host, number, attempts.FAILED, error.found)
+                _failed(host, number, error)
             raise
         for key in {Subject(GPU, uuid, address=address).key for uuid, address in gpus}.union(_keys(step)):
             note_remedy(host, policy.health, step.parameters["rung"], key, _told(step))

@@ -28,14 +28,21 @@ def next_rung(
     """
     if remedy in (NONE, OUT):
         return remedy
-    counted = [attempt.rung for attempt in tried if attempt.time > since and part in attempt.keys]
+    counted = list(tried)
     return next((rung for rung in LADDER[LADDER.index(remedy):]
-                 if rung == OUT or (rung in there and counted.count(rung) < tries)), OUT)
+                 if rung == OUT or (rung in there and _times(rung, part, counted, since) < tries)), OUT)
 
 
 def number_of(rung: str, part: str, tried: Iterable[Attempt], since: float) -> int:
     """Which try of a rung on a part is the next one, from 1."""
-    return 1 + sum(attempt.time > since and attempt.rung == rung and part in attempt.keys for attempt in tried)
+    return 1 + _times(rung, part, tried, since)
+
+
+def _times(rung: str, part: str, tried: Iterable[Attempt], since: float) -> int:
+    """How often a rung was tried on a part. However often it was written down for one boot, or one load, it came once.
+    """
+    mine = [attempt for attempt in tried if attempt.time > since and attempt.rung == rung and part in attempt.keys]
+    return len({(each.boot, each.load if rung == RELOAD else "") for each in mine}) if rung in OF_HOST else len(mine)
 
 
 def is_out(part: str, tried: Iterable[Attempt], found: float) -> bool:

@@ -80,7 +80,10 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             NAME, FORGET, RECORD, "Nobody repairs this host any more.",
             change={"before": {RECORD: "kept"}, "after": {RECORD: None}}, reversible=False),)
             if observation.has_record else ())
-    return beginning_with(observation.unfinished, _planned(observation, policy, facts))
+    planned = _planned(observation, policy, facts)
+    # A boot ends what a reset has left undone; what cannot come back without one must not keep it away
+    boots = any(each.kind in _BY.values() for each in planned.requirements)
+    return planned if boots else beginning_with(observation.unfinished, planned)
 
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:

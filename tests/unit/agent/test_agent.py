@@ -168,7 +168,7 @@ def test_what_a_host_has_said_of_itself_is_taken_back(
     monkeypatch.setattr(telling, "take_back", take_back)
     for options in ({}, {"state": "absent"}):
         run(host, node_condition="cordon").apply()
-        host.write(telling.SAID, json.dumps({"schema": 1, "nodes": [{"node": "gpu-1", "kubeconfig": "/etc/k"}]}))
+        host.write(telling.SAID, json.dumps({"schema": 1, "nodes": [{"node": "gpu-1", "kubeconfig": "/etc/k", "server": "https://k"}]}))
         assert run(host, node_condition="cordon").apply().applied == []
         if not asked:
             with pytest.raises(GpuOpsError):

@@ -271,8 +271,8 @@ def test_a_look_up_without_an_end_holds_nobody_up_and_is_not_begun_again(
             assert caught.value.code == "agent.api_hangs"
         ends.set()
         assert len(asked) == 1
-    _told, is_told = wait_for(lambda: not speaking._left_behind or not any(
-        thread.is_alive() for thread in speaking._left_behind), bool, 10, 0.05)
+    _told, is_told = wait_for(lambda: not any(
+        thread.is_alive() for thread in speaking._left_behind.values()), bool, 10, 0.05)
     assert is_told and bed.tells(SICK)["cordoned"]
 
 
@@ -355,6 +355,70 @@ def test_a_host_that_is_called_otherwise_takes_back_what_it_said_before(bed: Bed
     assert "unschedulable" not in bed.client.get("/api/v1/nodes/" + before)["spec"]
     telling.take_back(bed.host)
     assert telling.said_before(bed.host) == [] and not bed.is_cordoned
+
+
+@pytest.mark.parametrize("answer", [
+    '{"status": "ok"}', '{"metadata": "x"}', '[["a", "b"]]', "[" * 100000, '{"metadata": {"managedFields": [1]}}',
+    '{"metadata": {}, "status": {"conditions": ["a"]}}'])
+def test_an_answer_of_any_form_is_an_error_that_is_told(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    class Answer:
+        status = 200
+
+        def read(self, _most: int) -> bytes:
+            return answer.encode()
+
+    monkeypatch.setattr("http.client.HTTPSConnection.request", lambda *words, **more: None)
+    monkeypatch.setattr("http.client.HTTPSConnection.getresponse", lambda connection: Answer())
+    with pytest.raises(GpuOpsError) as caught:
+        bed.tells(SICK)
+    assert caught.value.code in ("agent.no_answer", "agent.not_understood")
+
+
+def test_a_former_node_that_cannot_be_reached_is_not_asked_in_each_round(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(telling, "since_boot", lambda: clock[0])
+    bed.host.write("/etc/kubernetes/old.conf", (bed.host.read(CONFIG) or "").replace("127.0.0.1:", "127.0.0.1:1"))
+    bed.host.write(telling.SAID, json.dumps({"schema": 1, "nodes": [
+        {"node": "former", "kubeconfig": "/etc/kubernetes/old.conf", "server": "https://former"}]}))
+    failed = []
+    for _round in range(4):
+        clock[0] += 60
+        try:
+            bed.tells(SICK, in_passing=True)
+        except GpuOpsError as error:
+            failed.append(error.code)
+    assert failed == ["agent.not_taken_back"] and bed.is_cordoned
+    clock[0] += 240
+    with pytest.raises(GpuOpsError):
+        bed.tells(SICK, in_passing=True)
+
+
+def test_a_former_cluster_is_told_too_where_its_node_was_called_the_same(bed: Bed) -> None:
+    """And the same server by another name, or by another file, is no other one."""
+    bed.tells(SICK)
+    [mine] = telling.said_before(bed.host)
+    text = json.loads(bed.host.read(telling.SAID) or "")
+    text["nodes"].append({**text["nodes"][0], "server": "https://elsewhere"})
+    text["nodes"].append({**text["nodes"][0], "kubeconfig": "/etc/kubernetes/gone.conf"})
+    bed.host.write(telling.SAID, json.dumps(text))
+    bed.tells(SICK)
+    assert telling.said_before(bed.host) == [mine] and bed.is_cordoned
+    text["nodes"].append({"node": bed.name, "kubeconfig": "/etc/kubernetes/gone.conf", "server": "https://elsewhere"})
+    bed.host.write(telling.SAID, json.dumps(text))
+    bed.tells(SICK)
+    assert telling.said_before(bed.host) == [mine], "whose kubeconfig is gone"
+
+
+def test_that_it_is_not_known_of_whom_something_was_said_stays_known(bed: Bed) -> None:
+    bed.host.write(telling.SAID, "{")
+    bed.tells(SICK)
+    assert "?" in [each.node for each in telling.said_before(bed.host)]
+    telling.take_back(bed.host)
+    assert telling.said_before(bed.host) == []
 
 
 def test_no_credential_lies_in_a_file_of_ours(bed: Bed) -> None:

@@ -150,7 +150,7 @@ def test_who_works_or_plans_waits_for_who_only_looks_and_nobody_looks_meanwhile(
         assert ended(process) == 0
 
         def other() -> None:
-            with locks.looking(Host(str(root))) as may_look:
+            with locks.looking(Host(str(root)), 0) as may_look:
                 os._exit(3 if may_look else 0)
 
         assert ended(in_a_process(other)) == 0
@@ -159,11 +159,30 @@ def test_who_works_or_plans_waits_for_who_only_looks_and_nobody_looks_meanwhile(
 
 def test_a_look_that_hangs_is_not_waited_for_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = looks(root, LIMIT_SECONDS)
-    monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils.core.host.GUARD_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.2)
     with HostLock(Host(str(root)), "one", "gpu_driver").held(0):
         assert process.is_alive()
     process.kill()
     process.join()
+
+
+def test_who_looks_waits_for_another_who_looks(root: Path) -> None:
+    """Else what was seen by one of them would be lost; a run is not waited for."""
+    host = Host(str(root))
+    process = looks(root, 0.5)
+    with locks.looking(host, 0) as may_look:
+        assert not may_look
+    with locks.looking(host, LIMIT_SECONDS) as may_look:
+        assert may_look and not (root / "opened").exists()
+    assert ended(process) == 0
+    began = time.monotonic()
+    with HostLock(host, "one", "gpu_driver for ada@a").held(0):
+        def other() -> None:
+            with locks.looking(Host(str(root)), LIMIT_SECONDS) as may_look:
+                os._exit(3 if may_look else 0)
+
+        assert ended(in_a_process(other)) == 0
+    assert time.monotonic() - began < LIMIT_SECONDS
 
 
 def test_a_run_may_look_itself(root: Path) -> None:

@@ -500,6 +500,10 @@ def test_under_pods_that_have_run_since_the_boot_nothing_is_done(
     assert called(host, "boot") == 0
     assert "nothing was done under its pods" in capsys.readouterr().out
     assert (told_of_boot(host)["state"], host.read("/etc/first"), checks["asked"]) == ("late", None, [])
+    # What had failed before goes on to have, as nothing has been validated
+    boot_record.end(host, boot_record.begin(host), boot_record.FAILED, "GPU 3 is ill")
+    assert called(host, "boot") == 0
+    assert (told_of_boot(host)["state"], told_of_boot(host)["reason"]) == ("failed", "GPU 3 is ill")
 
 
 def test_packages_that_cannot_be_had_yet_are_asked_for_again(
@@ -565,6 +569,18 @@ def test_a_boot_that_has_failed_says_nothing_of_a_host_that_was_validated_since(
     boot_record.begin(host)
     boot_record.settle(host)
     assert boot_record.read(host)["state"] == "working"
+
+
+def test_a_boot_that_was_ended_in_the_middle_has_failed_until_the_host_is_validated(host: Host) -> None:
+    """Whoever has called it: a unit whose time is over, or a person."""
+    boot_record.begin(host)
+    record = json.loads(host.read(boot_record.PATH) or "")
+    record["process"][1] = "1"
+    host.write(boot_record.PATH, json.dumps(record))
+    found = boot_record.read(host)
+    assert found["state"] == "failed" and "ended before it was done" in found["reason"]
+    boot_record.settle(host)
+    assert boot_record.read(host)["state"] == "validated"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}'])

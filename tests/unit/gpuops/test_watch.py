@@ -103,12 +103,13 @@ class Played:
         monkeypatch.setattr(watching.time, "sleep", self.clock.sleep)
         monkeypatch.setattr(watching, "kept", lambda _host: State())
         monkeypatch.setattr(watching, "read_look", self._read_look)
-        monkeypatch.setattr(watching, "keep_look", lambda _host, policy, look, directory: State(rounds=1, at=look.at))
+        monkeypatch.setattr(watching, "keep_look", lambda _host, policy, look, directory: State(
+            rounds=1, at=look.at, asked=look.taken if look.nvml is not None else 0))
         monkeypatch.setattr(watching, "take_away", lambda: None)
         monkeypatch.setattr(Host, "new_records", lambda _host: self.log)
         self.watch = watching.Watch(host, POLICY, self.told.append)
 
-    def _read_look(self, _host: Host, _before: State, policy: Any, asks: bool) -> Look:
+    def _read_look(self, _host: Host, _remembered: Any, policy: Any, asks: bool) -> Look:
         self.rounds.append((self.clock.now, asks, policy))
         self.clock.now += 1
         if self.error is not None:

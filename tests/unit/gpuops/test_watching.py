@@ -45,6 +45,11 @@ def look(is_answered: bool = True) -> Look:
     return Look(taken=1, at=1.0, boot="boot", nvml=NvmlReading() if is_answered else None)
 
 
+def test_a_round_that_another_look_has_outdone_has_asked_nobody() -> None:
+    rounds = after_round(QUIET, look(), State(rounds=1, asked=0), True, 1072.0, 1073.0)
+    assert (rounds.asked, rounds.wants) == (990.0, True)
+
+
 def finding(kind: str, remedy: str) -> State:
     each = Finding(Subject("gpu", "GPU-1"), "nvml", "code", kind, remedy, "text", AT, AT)
     return State(rounds=1, findings={each.key: each})
@@ -83,7 +88,7 @@ def test_a_round_that_asked_in_vain_has_the_next_one_ask() -> None:
     """As while a run works on the host, which must not find its GPU in use."""
     rounds = after_round(quiet(heard=1010.0), look(False), State(rounds=1), True, 1011.0, 1012.0)
     assert (rounds.asked, rounds.wants, rounds.heard) == (990.0, True, math.inf)
-    rounds = after_round(rounds, look(), State(rounds=1), True, 1072.0, 1073.0)
+    rounds = after_round(rounds, look(), State(rounds=1, asked=1), True, 1072.0, 1073.0)
     assert (rounds.asked, rounds.wants, rounds.called) == (1072.0, False, 0)
 
 
@@ -111,7 +116,7 @@ def seen(lines: List[float], seconds: float, lasts: float = 2.0) -> List[Tuple[f
             return told
         asks = asks_nvml(rounds, POLICY, now)
         told.append((now, asks))
-        rounds = after_round(rounds, look(asks), State(rounds=1), asks, now, now + lasts)
+        rounds = after_round(rounds, look(asks), State(rounds=1, asked=1), asks, now, now + lasts)
         now += lasts
 
 

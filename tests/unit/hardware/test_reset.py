@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
@@ -108,20 +109,28 @@ def test_a_reset_is_written_down_before_it_and_its_end_after_it(scratch: Host) -
 
 def test_a_reset_that_does_not_end_is_left_with_its_note(scratch: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came back beside it would be lost once more when it ends."""
+    process = subprocess.Popen(["sleep", "60"])
+
     def hang(*_words: Any, **_options: Any) -> None:
-        raise CommandTimedOut("host.command_timed_out", "nvidia-smi", "an end", "wait")
+        raise CommandTimedOut("host.command_timed_out", "nvidia-smi", "an end", "wait",
+                              hangs=[process.pid, Host().process_started(process.pid)])
 
     back: List[Any] = []
     monkeypatch.setattr(reset.nvml, "read_nvml", NvmlReading)
     monkeypatch.setattr(reset, "_looked_at", lambda *_words: ({}, (), ()))
     monkeypatch.setattr(reset, "_let_go", lambda *_words: None)
-    monkeypatch.setattr(reset, "_brought_back", lambda *words: back.append(words) or [])
+    monkeypatch.setattr(reset, "_brought_back", lambda *words: back.append(words) or ([], []))
     monkeypatch.setattr(Host, "run", hang)
     with pytest.raises(GpuOpsError) as caught:
         reset.reset(scratch, Journal(scratch), reset.Act("repair", "a test", ()))
     assert caught.value.code == "reset.hangs" and back == []
     assert reset.interrupted(scratch, Journal(scratch))
     assert [each.end for each in resets.resets(scratch)] == [resets.BEGUN]
+    with pytest.raises(GpuOpsError) as caught:
+        reset.finish(scratch, Journal(scratch))
+    assert caught.value.code == "reset.hangs" and back == [], "the next run waits for it too"
+    process.kill()
+    process.wait()
     reset.finish(scratch, Journal(scratch))
     assert len(back) == 1 and not reset.interrupted(scratch, Journal(scratch))
 

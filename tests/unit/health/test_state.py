@@ -109,10 +109,11 @@ class Failing(Host):
         super().write(name, *words, **more)
         self.act("written", name)
 
-    def rename(self, name: str, new: str) -> None:
-        self.act("rename", name)
-        super().rename(name, new)
-        self.act("written", new)
+    def write_bytes(self, name: str, *words: Any, **more: Any) -> None:
+        is_copy = "unreadable" in name
+        self.act("copy" if is_copy else "", name)
+        super().write_bytes(name, *words, **more)
+        self.act("written" if is_copy else "", name)
 
     def remove(self, name: str) -> None:
         self.act("write", name)
@@ -303,8 +304,38 @@ def test_only_the_first_states_are_kept_aside(bench: Bench) -> None:
 def test_a_state_that_cannot_be_put_aside_is_not_overwritten(bench: Bench) -> None:
     bench.path("/var/lib/gpuops").mkdir()
     bench.path(keeping.KEPT).write_text("{damaged")
-    bench.host = Failing(bench.root, failing_at("rename", keeping.KEPT, errno.EIO))
+    bench.host = Failing(bench.root, failing_at("copy", keeping.KEPT, errno.EIO))
     assert bench.round(3).verdict == "unknown" and bench.text(keeping.KEPT) == "{damaged"
+
+
+@pytest.mark.parametrize("cut", ["written", "write"])
+def test_a_round_that_is_killed_while_a_state_is_put_aside_forgets_nothing(bench: Bench, cut: str) -> None:
+    """After it was copied, and right before its successor takes its place."""
+    class Killed(BaseException):
+        pass
+
+    def act(doing: str, name: str) -> None:
+        if doing == cut and name.startswith(keeping.KEPT):
+            raise Killed
+
+    bench.path("/var/lib/gpuops").mkdir()
+    bench.path(keeping.KEPT).write_text("{damaged")
+    bench.host = Failing(bench.root, act)
+    with pytest.raises(Killed):
+        bench.round()
+    bench.host = Host(str(bench.root))
+    with_nothing_in_run(bench)
+    assert bench.round(3).verdict == "unknown"
+
+
+def test_a_state_that_a_full_disk_keeps_from_being_put_aside_is_unknown_after_a_boot_too(bench: Bench) -> None:
+    bench.path("/var/lib/gpuops").mkdir()
+    bench.path(keeping.KEPT).write_text("{damaged")
+    bench.host = Failing(bench.root, failing_at("write", keeping.KEPT, errno.ENOSPC))
+    assert bench.round().verdict == "unknown"
+    bench.host = Host(str(bench.root))
+    with_nothing_in_run(bench)
+    assert bench.round().verdict == "unknown"
 
 
 def test_a_state_that_the_disk_does_not_give_is_not_touched(bench: Bench) -> None:
@@ -429,7 +460,7 @@ def test_while_a_run_works_on_the_host_no_gpu_is_looked_at(bench: Bench) -> None
 
 def without_nvml(bench: Bench) -> State:
     """A round that was not to ask NVML."""
-    look = looking.read_look(bench.host, keeping.kept(bench.host), POLICY, asks_nvml=False)
+    look = looking.read_look(bench.host, lambda: keeping.kept(bench.host), POLICY, asks_nvml=False)
     return keeping.keep_look(bench.host, POLICY, look)
 
 

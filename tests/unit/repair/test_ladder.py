@@ -4,6 +4,7 @@
 often than it may be tried, and in the end the part is to be taken out."""
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import FrozenSet, List
 
@@ -28,8 +29,13 @@ GPU, OTHER = "gpu GPU-0", "gpu GPU-1"
 ACTS = LADDER[1:-1]
 
 
-def attempt(rung: str, *parts: str, ago: float = 60, boot: str = "now", end: str = DONE) -> Attempt:
-    return Attempt(1, rung, boot, "load", NOW - ago, "somebody", tuple(map(Part, parts or (GPU,))), (), end)
+BOOTS = itertools.count()
+
+
+def attempt(rung: str, *parts: str, ago: float = 60, boot: str = "", end: str = DONE) -> Attempt:
+    """In a boot of its own, where none is said."""
+    return Attempt(1, rung, boot or "boot %d" % next(BOOTS), "load", NOW - ago, "somebody",
+                   tuple(map(Part, parts or (GPU,))), (), end)
 
 
 def after(remedy: str, *tried: Attempt, there: str = "service reset board_reset reboot", tries: int = 2) -> str:
@@ -49,7 +55,7 @@ def after(remedy: str, *tried: Attempt, there: str = "service reset board_reset 
     ("service", [attempt("service")] * 2, "reset"),
     ("board_reset", [attempt("board_reset")] * 2, "reboot"),
     ("reload", [], "reboot"),
-    ("reboot", [attempt("reboot")] * 2, "out"),
+    ("reboot", [attempt("reboot"), attempt("reboot")], "out"),
     ("reboot", [attempt("reset")] * 9, "reboot"),
     ("out", [], "out"),
     ("", [attempt("reset")] * 2, ""),
@@ -65,7 +71,7 @@ def test_with_one_try_the_second_is_the_next_rung() -> None:
 def test_what_the_host_has_not_is_passed_over() -> None:
     assert after("reset", there="reboot") == "reboot"
     assert after("reset", there="") == "out"
-    assert after("reboot", *[attempt("reboot")] * 2, there="reboot power_cycle") == "power_cycle"
+    assert after("reboot", attempt("reboot"), attempt("reboot"), there="reboot power_cycle") == "power_cycle"
 
 
 @given(st.sampled_from(ACTS), st.frozensets(st.sampled_from(ACTS)), st.integers(1, 4))
@@ -92,6 +98,18 @@ def test_whatever_was_tried_what_comes_is_there_and_no_less_than_asked(
     assert comes == OUT or number_of(comes, GPU, known, NOW - DAY) <= 2
     mine = [each for each in known if GPU in each.keys and each.time > NOW - DAY]
     assert comes == next_rung(remedy, GPU, mine, there, 2, NOW - DAY), "what others had, or had before, counts"
+
+
+def test_what_came_once_counts_once_however_often_it_was_written_down() -> None:
+    """Another part got sick before the boot came, and a boot is one for all of them."""
+    there = "reset reload reboot"
+    boots = [attempt("reboot", boot="one"), attempt("reboot", GPU, OTHER, boot="one")]
+    assert after("reboot", *boots, there=there) == "reboot" and number_of("reboot", GPU, boots, NOW - DAY) == 2
+    assert after("reboot", *boots, attempt("reboot", boot="two"), there=there) == OUT
+    loads = [replace(attempt("reload", boot="one"), load=load) for load in ("first", "first", "second")]
+    assert after("reload", *loads[:2], there=there) == "reload" and after("reload", *loads, there=there) == "reboot"
+    resets = [attempt("reset", boot="one"), attempt("reset", boot="one")]
+    assert after("reset", *resets, there=there) == "reload", "each of these was one"
 
 
 @pytest.mark.parametrize("rung, boot, end, at_hand, over", [
