@@ -11,6 +11,8 @@ author:
 description:
   - Counts, cluster by cluster, the hosts of which M(gpuops.nvidia.gpu_health) has found something sick, and those that
     are sick of the same. Where they are so many that one cause is likely, no host of that cluster is to be repaired.
+  - Hosts that have no GPU, and of which nothing was found, do not count. Neither does what is mended and waits for its
+    proof, nor what is to be taken out.
 positional: _input, hostvars, limits
 options:
   _input:
@@ -26,8 +28,9 @@ options:
     description:
       - C(nodes) is how many sick ones are let in any case (2), C(percent) the most of all (20), and C(percent_alike)
         the most with the same code (10). V(false) is no limit.
+      - Without it, each cluster has the limits that its hosts say by C(gpu_repair_breaker), in the inventory or by
+        C(-e).
     type: raw
-    required: true
   looked:
     description: Name of the variable that has what M(gpuops.nvidia.gpu_health) has returned of a host.
     type: str
@@ -49,36 +52,65 @@ _value:
   type: dict
 """
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
 
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.refusal import Refusal
+from ..module_utils.hardware.recovery import OUT
 from ..module_utils.health.catalogue import SICK
 from ..module_utils.repair.breaker import limits_of, stopped
 from ..plugin_utils.clusters import NAMING, VARIABLES
 
+BREAKER = "gpu_repair_breaker"
+
 
 def many_are_sick(
-    hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any, looked: str = "gpu_looked"
+    hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any = None, looked: str = "gpu_looked"
 ) -> Dict[str, str]:
     """{host: why it is not to be repaired}."""
     found: Dict[str, str] = {}
     members: Dict[str, List[str]] = {}
+    own: Dict[str, Any] = {}
     for host in hosts:
-        told = [str(hostvars[host].get(name) or "") for name, option in VARIABLES.items() if option in NAMING]
-        members.setdefault("\0".join(told), []).append(host)
+        try:
+            variables = hostvars[host]
+            told = [str(variables.get(name) or "") for name, option in VARIABLES.items() if option in NAMING]
+            own[host] = variables.get(BREAKER)
+        except AnsibleError as error:
+            found[host] = _said(Refusal(
+                "repair.variables_not_worked_out", "which cluster %s is in cannot be worked out: %s" % (host, error),
+                "to know how many nodes of its cluster are sick", "correct its variables"))
+            continue
+        if variables[looked].get("gpus") or variables[looked]["findings"]:
+            members.setdefault("\0".join(told), []).append(host)
+    for there in members.values():
+        codes = {host: [each["code"] for each in hostvars[host][looked]["findings"]
+                        if each["kind"] == SICK and not each.get("mended") and each.get("remedy") != OUT]
+                 for host in there}
+        asked = [own[host] if limits is None else limits for host in there]
+        if any(each != asked[0] for each in asked):
+            refusal: Optional[Refusal] = Refusal(
+                "repair.breakers_differ", "%s differs between hosts of one cluster: %s" % (BREAKER, ", ".join(there)),
+                "one for all of its nodes", "set it for all of them alike, as in the group of the cluster")
+        else:
+            refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there),
+                              _limits({} if asked[0] is None else asked[0]))
+        if refusal is not None:
+            found.update(dict.fromkeys(there, _said(refusal)))
+    return found
+
+
+def _limits(given: Any) -> Any:
     try:
-        asked = limits_of(limits)
+        return limits_of(given)
     except GpuOpsError as error:
         raise AnsibleFilterError(str(error)) from error
-    for there in members.values():
-        codes = {host: [each["code"] for each in hostvars[host][looked]["findings"] if each["kind"] == SICK]
-                 for host in there}
-        refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there), asked)
-        if refusal is not None:
-            found.update(dict.fromkeys(there, str(GpuOpsError.because([refusal]))))
-    return found
+
+
+def _said(refusal: Refusal) -> str:
+    return str(GpuOpsError.because([refusal]))
 
 
 class FilterModule:

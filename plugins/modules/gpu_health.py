@@ -67,6 +67,10 @@ rung:
   description: The highest rung that an open finding asks for; empty for none.
   returned: success
   type: str
+gpus:
+  description: How many GPUs the host is known to have, those among them that have gone.
+  returned: success
+  type: int
 findings:
   description: What was found and has not ended, the worst first.
   returned: success

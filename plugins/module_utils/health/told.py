@@ -42,6 +42,7 @@ def looked(host: Host, parameters: Mapping[str, Any], check_mode: bool) -> Dict[
     told = summary(state)
     # What the remedy of a refusal is called
     told["rung"] = told.pop("remedy")
+    told["gpus"] = len(state.gpus)
     return {"changed": False, **told}
 
 

@@ -10,7 +10,8 @@ two of a cluster of four may be sick for reasons of their own.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import json
+from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
@@ -18,6 +19,8 @@ from ..core.refusal import Refusal
 
 # Named at most; the others are counted
 NAMED = 10
+# The limits of a share
+ALL, ALIKE = "percent", "percent_alike"
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,39 @@ def stopped(sick: Mapping[str, Sequence[str]], count: int, limits: Optional[Limi
     sick:  {node: codes of what it is sick of} of those that are.
     count: how many nodes were looked at.
     """
-    if limits is None:
-        return None
     alike: Dict[str, List[str]] = {}
     for node in sorted(sick):
         for code in sorted(set(sick[node])):
             alike.setdefault(code, []).append(node)
     worst = sorted(alike.items(), key=lambda each: (-len(each[1]), each[0]))
-    for code, nodes in worst[:1]:
-        if _is_many(len(nodes), count, limits.nodes, limits.percent_alike):
-            return _refusal("%d of %d nodes are sick of the same at once, %s: %s" % (
-                len(nodes), count, code, _named(nodes)), limits.percent_alike, "percent_alike", limits)
-    if _is_many(len(sick), count, limits.nodes, limits.percent):
-        codes = "; ".join("%s (%s)" % (code, _named(nodes)) for code, nodes in worst[:NAMED])
-        return _refusal("%d of %d nodes are sick at once: %s" % (len(sick), count, codes), limits.percent, "percent",
-                        limits)
-    return None
+    most = len(worst[0][1]) if worst else 0
+    limit = _exceeded(len(sick), most, count, limits) if limits is not None else ""
+    if limits is None or not limit:
+        return None
+    if limit == ALIKE:
+        code, nodes = worst[0]
+        found = "%d of %d nodes are sick of the same at once, %s: %s" % (most, count, code, _named(nodes))
+    else:
+        found = "%d of %d nodes are sick at once: %s" % (len(sick), count, "; ".join(
+            "%s (%s)" % (code, _named(nodes)) for code, nodes in worst[:NAMED]))
+    passing = replace(limits, **{limit: 100})
+    further = _exceeded(len(sick), most, count, passing)
+    passing = replace(passing, **{further: 100}) if further else passing
+    given = {each.name: getattr(passing, each.name) for each in fields(Limits)
+             if getattr(passing, each.name) != each.default}
+    return Refusal(
+        "repair.many_are_sick", found,
+        "not more than %d %% of them, and %d in any case: so many at once have one cause, which no repair of single "
+        "nodes mends" % (getattr(limits, limit), limits.nodes),
+        "look for what they have in common (driver, firmware, fabric, power, one job); where each is to be repaired "
+        "all the same, add -e '%s', or false for no limit" % json.dumps({"gpu_repair_breaker": given}))
+
+
+def _exceeded(sick: int, alike: int, count: int, limits: Limits) -> str:
+    """The name of the limit that this is beyond, '' for none. alike: how many are sick of the same."""
+    if _is_many(alike, count, limits.nodes, limits.percent_alike):
+        return ALIKE
+    return ALL if _is_many(sick, count, limits.nodes, limits.percent) else ""
 
 
 def _is_many(number: int, count: int, nodes: int, percent: int) -> bool:
@@ -79,12 +99,3 @@ def _is_many(number: int, count: int, nodes: int, percent: int) -> bool:
 def _named(nodes: Sequence[str]) -> str:
     more = len(nodes) - NAMED
     return ", ".join(nodes[:NAMED]) + (" and %d more" % more if more > 0 else "")
-
-
-def _refusal(found: str, percent: int, limit: str, limits: Limits) -> Refusal:
-    return Refusal(
-        "repair.many_are_sick", found,
-        "not more than %d %% of them, and %d in any case: so many at once have one cause, which no repair of single "
-        "nodes mends" % (percent, limits.nodes),
-        "look for what they have in common (driver, firmware, fabric, power, one job); where each is to be repaired "
-        "all the same, add -e '{\"gpu_repair_breaker\": {\"%s\": 100}}', or false for no limit" % limit)

@@ -86,13 +86,18 @@ def aim_of(hosts: Iterable[Host]) -> str:
 
 def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
-    that is refused says why itself."""
+    that is refused says why itself. What a repair has left sick no other change mends: that counts for all of them."""
     stood = None if slot is None else slot.without_its_run
     if stood is None or stood.state != FAILED:
         return ""
-    if not (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
+    repairs = [_repairs(each) for each in (stood.policy, policy)]
+    if repairs != [True, False] and not (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
         return ""
     return stood.reason or "no reason was told"
+
+
+def _repairs(policy: str) -> bool:
+    return any(part.partition("=")[0] == REPAIR for part in concerned_by(policy).split())
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:

@@ -3,10 +3,11 @@
 """Many sick nodes at once have one cause, and are not repaired one by one; a few are, whatever the share."""
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Optional
 
 import pytest
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,14 +48,16 @@ def test_many_nodes_are_counted_and_not_all_named() -> None:
     assert told.endswith("gpu-17, gpu-18 and 30 more") and told.count("gpu-") == 10
 
 
-def test_the_refusal_names_the_limit_that_lets_it_pass() -> None:
+@pytest.mark.parametrize("count, limits, named", [
+    (50, Limits(), {"percent": 100, "percent_alike": 100}),
+    (150, Limits(percent=30), {"percent": 30, "percent_alike": 100}),
+    (50, Limits(percent_alike=100), {"percent": 100, "percent_alike": 100})])
+def test_the_refusal_names_the_limits_that_let_it_pass(count: int, limits: Limits, named: Dict[str, int]) -> None:
+    """All of them at once: what is given by -e takes the place of what was given before."""
     nodes = sick(*["hang"] * 40)
-    for _each in range(2):
-        found = stopped(nodes, 50, Limits())
-        assert found is not None and '{"percent_alike": 100}' in found.remedy
-    found = stopped(nodes, 50, Limits(percent_alike=100))
-    assert found is not None and '{"percent": 100}' in found.remedy
-    assert stopped(nodes, 50, Limits(percent=100, percent_alike=100)) is None and stopped(nodes, 50, None) is None
+    found = stopped(nodes, count, limits)
+    assert found is not None and json.dumps({"gpu_repair_breaker": named}) in found.remedy
+    assert stopped(nodes, count, limits_of(named)) is None and stopped(nodes, count, None) is None
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 5), st.integers(0, 100), st.integers(0, 100))
@@ -88,14 +91,49 @@ class TestTheFilter:
     """Hosts are counted cluster by cluster."""
 
     @staticmethod
-    def refused(limits: Any, **codes: str) -> Dict[str, str]:
+    def hostvars(gpus: int = 8, **codes: str) -> Dict[str, Dict[str, Any]]:
         """codes: {host: cluster, and what it is sick of}."""
-        hostvars = {}
+        found: Dict[str, Dict[str, Any]] = {}
         for name, told in codes.items():
             cluster, _space, code = told.partition(" ")
-            hostvars[name] = {"gpu_cluster_kubeconfig": cluster, "gpu_looked": {"findings": [
-                {"code": code, "kind": "sick"}, {"code": "xid 63", "kind": "pending"}] if code else []}}
+            found[name] = {"gpu_cluster_kubeconfig": cluster, "gpu_looked": {"gpus": gpus, "findings": [
+                {"code": code, "kind": "sick", "remedy": "reset", "mended": ""},
+                {"code": "xid 63", "kind": "pending", "remedy": "reset", "mended": ""}] if code else []}}
+        return found
+
+    def refused(self, limits: Any, **codes: str) -> Dict[str, str]:
+        hostvars = self.hostvars(**codes)
         return many_are_sick(list(hostvars), hostvars, limits)
+
+    def test_hosts_without_a_gpu_do_not_count(self) -> None:
+        sick = self.hostvars(a1="a hang", a2="a hang", a3="a hang")
+        plain = {"cpu-%d" % number: host for number in range(100) for host in self.hostvars(0, cpu="a").values()}
+        assert set(many_are_sick([*sick, *plain], {**sick, **plain})) == set(sick)
+
+    @pytest.mark.parametrize("change", [{"mended": "a reset"}, {"remedy": "out"}])
+    def test_what_no_repair_is_for_does_not_count(self, change: Dict[str, str]) -> None:
+        hostvars = self.hostvars(a1="a hang", a2="a hang", a3="a hang")
+        for each in hostvars.values():
+            each["gpu_looked"]["findings"][0].update(change)
+        assert many_are_sick(list(hostvars), hostvars) == {}
+
+    def test_each_cluster_has_its_own_limits(self) -> None:
+        hostvars = self.hostvars(**{"%s%d" % (name, number): "%s hang" % name for name in "ab" for number in range(4)})
+        for name, each in hostvars.items():
+            each.update({"gpu_repair_breaker": False} if name.startswith("a") else {})
+        assert {name[0] for name in many_are_sick(list(hostvars), hostvars)} == {"b"}
+        hostvars["a1"]["gpu_repair_breaker"] = {"nodes": 9}
+        found = many_are_sick(list(hostvars), hostvars)
+        assert "[repair.breakers_differ]" in found["a2"] and "[repair.many_are_sick]" in found["b2"]
+
+    def test_a_variable_that_cannot_be_worked_out_is_its_hosts_alone(self) -> None:
+        class Broken(Dict[str, Any]):
+            def get(self, *_words: Any) -> Any:
+                raise AnsibleError("no such file")
+
+        hostvars: Dict[str, Any] = {**self.hostvars(a1="a hang"), "b4": Broken()}
+        found = many_are_sick(list(hostvars), hostvars)
+        assert set(found) == {"b4"} and "[repair.variables_not_worked_out]" in found["b4"]
 
     def test_one_cluster_stops_and_the_other_goes_on(self) -> None:
         found = self.refused({}, a1="a hang", a2="a hang", a3="a hang", b1="b hang", b2="b", c1="")

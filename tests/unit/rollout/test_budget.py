@@ -1102,6 +1102,19 @@ class TestHosts:
         made = self.of(told={**self.TOLD, "refusals": [refusal]})
         assert made.refusal is not None and made.refusal.code == "driver.x"
 
+    @pytest.mark.parametrize("stood, asked, counts", [
+        ("driver=a", "driver=a", True), ("driver=a", "driver=b", False), ("driver=a", "-driver=a", True),
+        ("repair=a", "driver=b -repair=c", True), ("repair=a", "-driver=b -repair=c", True),
+        ("repair=a", "repair=b", False), ("repair=a", "repair=a", True), ("driver=a", "repair=b", False),
+    ])
+    def test_what_a_repair_has_left_sick_counts_for_every_other_change(
+        self, stood: str, asked: str, counts: bool
+    ) -> None:
+        """Else a node that waits for a part is given back by the next upgrade; another remedy is tried all the same."""
+        slot = Slot("h", "a", NOW, FAILED, policy=stood, reason="a part is to go")
+        made = self.of(slot, told={**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}})
+        assert made.failed == ("a part is to go" if counts else "")
+
     def test_what_no_run_has_closed_is_something_to_do(self) -> None:
         told = {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}
         assert self.of(told=told).plan and not self.of(told={**told, "unfinished": []}).plan
