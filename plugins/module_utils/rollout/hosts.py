@@ -90,8 +90,8 @@ def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     stood = None if slot is None else slot.without_its_run
     if stood is None or stood.state != FAILED:
         return ""
-    repairs = [_repairs(each) for each in (stood.policy, policy)]
-    if repairs != [True, False] and not (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
+    is_sick = _repairs(stood.policy) and not _repairs(policy)
+    if not (is_sick or (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
         return ""
     return stood.reason or "no reason was told"
 
