@@ -17,7 +17,7 @@ could have come in either order counts as not proved.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from ..hardware.fabric_health import complaints, rung_of
 from ..hardware.nvml import NvmlGpu, NvmlReading
@@ -91,6 +91,16 @@ def release(state: State, key: str, who: str, now: float) -> State:
             each.key: Released(who, each.kind, each.remedy) for each in chosen if each.source != KERNEL_LOG}),
         unknown=without(state.unknown, {STATE} if key == STATE else set()),
         history=(*state.history, *cleared)[-HISTORY:])
+
+
+def give_up(state: State, subjects: Collection[str]) -> State:
+    """Everything that can be done to these parts has been done in vain: what is open of them ends as what is OUT does.
+
+    subjects: keys of theirs.
+    """
+    found = {key: replace(each, remedy=OUT, mended="") if each.kind == SICK and each.subject.key in subjects else each
+             for key, each in state.findings.items()}
+    return replace(state, rounds=state.rounds + 1, findings=found)
 
 
 def _begin(ledger: Ledger) -> None:

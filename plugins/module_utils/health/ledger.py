@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..hardware.nvml import NvmlGpu
-from ..hardware.recovery import LADDER, NONE, RELOAD, asked_for, satisfies
+from ..hardware.recovery import LADDER, NONE, OUT, RELOAD, asked_for, satisfies
 from ..validation.compute.levels import at_least
 from .catalogue import KINDS, PENDING, SICK, WARNING
 from .findings import GPU, HOST, NVML, Finding, Moment, Subject, key_of
@@ -192,6 +192,9 @@ class Ledger:
         before = self.findings.get(key) or Finding(
             subject, source, code, kind, remedy, text,
             first=moment if first is None else replace(moment, at=first), last=moment)
+        if before.remedy == OUT:
+            # Whatever it is found to be now
+            kind, remedy = before.kind, OUT
         self.findings[key] = replace(
             before, subject=subject, kind=kind, remedy=remedy, text=text, last=moment, quiet=self.now, mended="",
             proof=self.passed(subject), **more)
@@ -201,7 +204,7 @@ class Ledger:
         key = key_of(subject, ACTION)
         if not action:
             self.released.pop(key, None)
-            if key in self.findings:
+            if key in self.findings and self.findings[key].remedy != OUT:
                 self.clear(key, "the driver asks for nothing any more")
             return
         kind, remedy = kind_of_action(action)

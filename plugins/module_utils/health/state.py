@@ -20,7 +20,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Collection, Dict, List, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -96,6 +96,11 @@ def release(host: Host, policy: HealthPolicy, key: str, who: str, metrics_direct
         return assessing.release(state, key, who, time.time())
 
     return _change(host, policy, released, metrics_directory)
+
+
+def give_up(host: Host, policy: HealthPolicy, subjects: Collection[str]) -> State:
+    """Nothing mends these parts any more, see assess.give_up()."""
+    return _change(host, policy, lambda state: assessing.give_up(state, subjects), "")
 
 
 def kept(host: Host) -> State:

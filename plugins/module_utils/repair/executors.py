@@ -15,10 +15,11 @@ from ..core.plan import Step
 from ..core.rights import asked_by
 from ..core.steps import Executor
 from ..hardware.loaded import give_up, load_of
-from ..hardware.recovery import RELOAD, SERVICE
+from ..hardware.recovery import OUT, RELOAD, SERVICE
 from ..hardware.reset import Act, finish_interrupted, finishing, reset
 from ..hardware.reset_plan import FINISH
 from ..health.findings import GPU, Subject
+from ..health.state import give_up as give_up_parts
 from ..health.state import kept, note_remedy
 from . import attempts
 from .attempts import Part
@@ -40,19 +41,20 @@ def _failed(host: Host, number: int, why: GpuOpsError) -> None:
         attempts.end(host, number, attempts.FAILED, why.found)
 
 
-def begin(host: Host, journal: Journal, step: Step) -> None:
-    # Before it counts as tried: a load that nobody has given up is never replaced
-    if step.parameters["rung"] == RELOAD:
-        give_up(host)
-    _begun(host, step)
-
-
 def forget(host: Host, journal: Journal, step: Step) -> None:
     host.remove(attempts.PATH)
 
 
 def executors_of(policy: Policy) -> Mapping[str, Executor]:
     """How the host is watched is in no step: it may be a long text."""
+
+    def begin(host: Host, journal: Journal, step: Step) -> None:
+        # Before it counts as tried: a load that nobody has given up is never replaced
+        if step.parameters["rung"] == RELOAD:
+            give_up(host)
+        _begun(host, step)
+        if step.parameters["rung"] == OUT:
+            give_up_parts(host, policy.health, _keys(step))
 
     def restart(host: Host, journal: Journal, step: Step) -> None:
         number = _begun(host, step)
@@ -83,7 +85,7 @@ def executors_of(policy: Policy) -> Mapping[str, Executor]:
         for number in begun:
             attempts.end(host, number, attempts.DONE)
 
-    return {RESTARTED: restart, RESETS: finishing(reset_gpus)}
+    return {RESTARTED: restart, RESETS: finishing(reset_gpus), BEGIN: begin}
 
 
 def _keys(step: Step) -> Set[str]:
@@ -94,4 +96,4 @@ def _told(step: Step) -> str:
     return "%s of %s, by %s" % (step.parameters["rung"].replace("_", " "), step.subject, asked_by())
 
 
-EXECUTORS: Dict[str, Executor] = {FINISH: finish_interrupted, BEGIN: begin, FORGET: forget}
+EXECUTORS: Dict[str, Executor] = {FINISH: finish_interrupted, FORGET: forget}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -13,6 +15,7 @@ from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import GPU, HOST, Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Known, Service, State
+from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.attempts import Attempt, Part
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 PLACES = ("0000:17:00.0", "0000:31:00.0")
@@ -101,6 +104,21 @@ def test_a_reboot_is_written_down_and_left_to_others(host: SickHost) -> None:
     assert host.repair()["applied"] == [], "it is at hand"
     (host.root / "boot-id").write_text("two")
     assert host.repair()["applied"] == [], "nobody has looked since"
+
+
+def test_what_is_beyond_repair_stays_so_after_a_boot_too(host: SickHost) -> None:
+    """Nothing ends it but another part, or a person."""
+    host.found(host.sick(code="xid 79", remedy="reboot"))
+    part = Part("gpu " + host.uuids()[0])
+    tried = [Attempt(number, "reboot", "before %d" % number, "", time.time() - 60, "ann", (part,), ())
+             for number in (1, 2)]
+    path = host.root / "var/lib/gpuops/repairs.json"
+    path.write_text(json.dumps({"schema": 1, "attempts": [dict(asdict(each), end="done") for each in tried]}))
+    done = host.repair()
+    assert done.get("applied") == ["repair/repair.begin/out of gpu " + host.uuids()[0]], done
+    kept = host.root / "run/gpuops/health.json"
+    (finding,) = json.loads(kept.read_text())["findings"].values()
+    assert (finding["remedy"], finding["mended"]) == ("out", "")
 
 
 def test_a_load_is_given_up_and_another_one_left_to_activation(host: SickHost) -> None:
