@@ -19,7 +19,7 @@ from ..hardware.recovery import BOARD_RESET, LADDER, NONE, OUT, REBOOT, RESET
 from .kernel_log import Event
 
 # Of the catalog, and of our reading of it
-VERSION = "2025-10-29.2"
+VERSION = "2025-10-29.3"
 # What a number comes to. An event is an application's, and takes no node out; a suspicion is one that comes again on
 # the same GPU from other work, and asks for a long compute check; a warning is told. Pending waits for the next drain,
 # as running work is not hurt. Sick takes the GPU out of service until its remedy has been done.
@@ -60,7 +60,11 @@ XIDS: Dict[int, Meaning] = {
     **_rows((8, 11, 25, 32, 68, 69, 80), Meaning("error of an application", EVENT)),
     **_rows((*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136)),
             Meaning("exception of an engine, of an application", EVENT)),
-    **_rows((43, 44, 66, 67, 93, 106, 107, 137, 141), Meaning("a channel that was stopped, or a test", EVENT)),
+    # Engines that encode, decode and compress pictures, and that compare them; boards have them in different numbers
+    **_rows((47, 60, 65, 73, *range(82, 85), 86, 88, 89, *range(96, 106), 139, 142),
+            Meaning("error of an engine for video or pictures, of an application", EVENT)),
+    **_rows((37, 38, 43, 44, 66, 67, 93, 106, 107, 108, 137, 141, 152, 153),
+            Meaning("a channel that was stopped, or a test", EVENT)),
     45: Meaning("work that was removed, for the reason of another error", EVENT),
     46: Meaning("the GPU stopped to answer", SICK, RESET),
     48: Meaning("uncorrectable memory error", SICK, RESET, by_action=True),
@@ -77,7 +81,7 @@ XIDS: Dict[int, Meaning] = {
     95: Meaning("uncontained memory error", SICK, RESET),
     **_rows((110, 119, 120, 136, 140, 143, 155, 158), _STOPPED),
     109: replace(_STOPPED, by_action=True),
-    **_rows((*range(122, 126), 142), _IDENTITY),
+    **_rows(range(122, 126), _IDENTITY),
     **_rows(range(144, 151), Meaning("NVLink 5 error", SICK, RESET, by_severity=True, by_action=True)),
     151: Meaning("rotation of confidential keys failed", SICK, REBOOT),
     154: Meaning("the driver asks for another recovery action", WARNING),
