@@ -22,7 +22,8 @@ from ..hardware.recovery import SERVICE as RESTART
 from ..hardware.reset_plan import Resettable, beginning_with, together
 from ..hardware.reset_plan import refusals as refusals_of_reset
 from ..health.catalogue import SICK
-from ..health.findings import FABRIC, GPU, HOST, SERVICE, Finding, Subject
+from ..health.findings import GPU, HOST, SERVICE, Finding, Subject
+from ..health.ledger import ACTION
 from .attempts import Attempt, Part, is_at_hand
 from .ladder import OF_HOST, is_out, next_rung, number_of
 from .observation import Observation
@@ -107,6 +108,8 @@ def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan
                  for each in observation.findings if each.mended)
     kept += tuple(Kept(each.key, "nothing that is done on this host mends it: %s" % each.text)
                   for each in observation.findings if each.remedy == NONE)
+    kept += tuple(Kept(each.key, "its service runs elsewhere: %s" % each.text)
+                  for each in observation.findings if not each.mended and _is_elsewhere(each, observation))
     cases = _cases(observation, policy, facts)
     lost = [case for case in cases if case.rung == OUT]
     out = tuple(map(_out, lost))
@@ -142,7 +145,7 @@ def _cases(observation: Observation, policy: Policy, facts: HostFacts) -> List[C
     """The parts that something has to be done about, the worst first."""
     by_part: Dict[str, List[Finding]] = {}
     for finding in observation.findings:
-        if not finding.mended and finding.remedy != NONE:
+        if not finding.mended and finding.remedy != NONE and not _is_elsewhere(finding, observation):
             by_part.setdefault(finding.subject.key, []).append(finding)
     since = observation.now - policy.tries_within
     tried = [attempt for attempt in observation.attempts
@@ -169,11 +172,18 @@ def _units(finding: Finding, observation: Observation) -> Tuple[str, ...]:
     """Services whose restart is a finding's remedy."""
     if finding.remedy != RESTART:
         return ()
+    wanted = FABRIC_MANAGER_UNIT
     if finding.source == SERVICE:
-        wanted: Tuple[str, ...] = (finding.code,)
-    else:
-        wanted = (FABRIC_MANAGER_UNIT, _IMEX) if finding.source == FABRIC else (_IMEX,)
-    return tuple(unit for unit in wanted if unit in observation.units)[:1]
+        wanted = finding.code
+    elif finding.code == ACTION:
+        # The one service that a driver asks for
+        wanted = _IMEX
+    return (wanted,) if wanted in observation.units else ()
+
+
+def _is_elsewhere(finding: Finding, observation: Observation) -> bool:
+    """Whether it waits for a service that is not on this host, which nothing that is done to a GPU starts."""
+    return finding.remedy == RESTART and not _units(finding, observation)
 
 
 def _there(
@@ -216,6 +226,9 @@ def _restarts(cases: Sequence[Case], facts: HostFacts) -> Tuple[Step, ...]:
     for unit in dict.fromkeys(unit for case in cases for unit in case.units):
         waiting = [case for case in cases if unit in case.units]
         disturbs = Disruption.service_restart
+        if unit == _IMEX and not any(finding.source == SERVICE for case in waiting for finding in case.findings):
+            # It runs, and jobs over several nodes end with it
+            disturbs = Disruption.gpu_reset
         if unit == FABRIC_MANAGER_UNIT and not works_on_without_fabric_manager(gpu.device_id for gpu in facts.gpus):
             disturbs = Disruption.gpu_reset
         steps.append(Step(

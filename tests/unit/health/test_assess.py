@@ -717,13 +717,29 @@ def test_what_a_fabric_complains_of_is_a_finding_with_its_own_remedy(
     world: HealthWorld, health: Dict[str, str], remedy: str
 ) -> None:
     world.sets(0, fabric_state="completed", fabric_health=health)
-    world.round(3)
+    world.round(300 // ROUND)
+    assert world.found() == [], "a fabric may heal itself in that time"
+    world.round()
     assert world.found() == [("fabric_health", "sick", remedy)]
     world.sets(0, fabric_health={})
     world.mend(remedy)
     world.compute()
     world.round()
     assert world.codes == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"fabric_health": {"degraded_bandwidth": "true"}, "fabric_summary": "limited_capacity"},
+    {"fabric_summary": "limited_capacity"}])
+def test_less_bandwidth_of_a_fabric_is_told_and_takes_no_node_out(world: HealthWorld, changes: Dict[str, Any]) -> None:
+    world.sets(0, fabric_state="completed", **changes)
+    world.round(300 // ROUND + 1)
+    assert world.found() == [("fabric_degraded", "warning", "")]
+    world.sets(0, fabric_health={"route_unhealthy": "true"}, fabric_summary="unhealthy")
+    world.round(300 // ROUND + 1)
+    world.sets(0, **{"fabric_health": {}, **changes})
+    world.round()
+    assert ("fabric_health", "sick", "board_reset") in world.found(), "it ends by its remedy, and not by less of it"
 
 
 def test_a_board_without_a_fabric_has_no_links_that_are_down(world: HealthWorld) -> None:
