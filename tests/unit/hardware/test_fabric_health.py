@@ -8,9 +8,9 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.fabric_health import (
     FIELDS,
     complaints,
+    decoded,
     degradations,
     faults,
-    decoded,
     summary_of,
     told_health,
 )
