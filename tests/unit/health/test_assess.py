@@ -352,15 +352,48 @@ def test_an_old_line_and_a_new_one_are_a_new_one() -> None:
 def test_a_switch_is_found_by_its_place_and_ends_when_all_gpus_compute(world: HealthWorld) -> None:
     world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     world.round()
-    assert world.found() == [("sxid 20034", "sick", "reboot")]
+    assert world.found() == [("sxid 20034", "sick", "board_reset")]
     assert world.finding("sxid 20034").subject.named() == "NVSwitch 0000:05:00.0"
-    world.mend("reboot")
+    world.mend("board_reset")
     world.compute("GPU-0")
     world.round()
     assert world.codes == ["sxid 20034"]
     world.compute()
     world.round()
     assert world.codes == []
+
+
+def test_a_switch_that_says_no_word_is_heard_and_once(world: HealthWorld) -> None:
+    head = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
+    world.log(head + "26006, SOE HALTED", head + "10004, NVSWITCH Temperature 101C",
+              head + "10004, Severity 0 Engine instance 00 Sub-engine instance 00", head + "10004, Data {0x00000001}")
+    world.round()
+    assert world.found() == [("sxid 10004", "warning", ""), ("sxid 26006", "sick", "reboot")]
+    assert world.finding("sxid 10004").count == 1
+
+
+def test_a_link_that_may_be_stalled_is_a_warning_until_all_gpus_have_computed_for_long(world: HealthWorld) -> None:
+    world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error")
+    world.round()
+    assert world.found() == [("sxid 12028", "warning", "")] and world.finding("sxid 12028").check == "long"
+    world.compute()
+    world.round()
+    assert world.codes == ["sxid 12028"]
+    world.compute(level="long")
+    world.round()
+    assert world.codes == []
+
+
+@pytest.mark.parametrize("number, action, wanted", [
+    (94, 0, ("warning", "")), (94, 4, ("pending", "reset")), (94, 1, ("sick", "reset")), (95, 1, ("sick", "reset")),
+    (95, 2, ("sick", "reboot")), (95, 4, ("pending", "reset"))])
+def test_of_errors_of_memory_the_driver_says_what_they_ask_for(
+    world: HealthWorld, number: int, action: int, wanted: Tuple[str, str]
+) -> None:
+    world.sets(0, recovery_action=action)
+    world.xid(number)
+    world.round()
+    assert {code: (kind, remedy) for code, kind, remedy in world.found()}["xid %d" % number] == wanted
 
 
 def test_a_gpu_that_nvml_has_never_listed_is_found_by_its_place_and_named_later() -> None:

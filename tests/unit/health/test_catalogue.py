@@ -64,11 +64,22 @@ def test_an_application_takes_no_node_out(number: int) -> None:
     assert xid(number).kind in ("event", "suspicion") and xid(number).remedy == ""
 
 
-@pytest.mark.parametrize("number, says_fatal, kind", [
-    (10003, False, "sick"), (12020, False, "sick"), (23017, False, "sick"), (22011, True, "sick"),
-    (11004, True, "warning"), (20009, True, "warning"), (19049, True, "sick"), (19049, False, "warning")])
-def test_a_switch_is_judged_by_the_guide_and_then_by_its_own_word(number: int, says_fatal: bool, kind: str) -> None:
-    assert sxid(number, says_fatal).kind == kind
+@pytest.mark.parametrize("number, says_fatal, kind, remedy", [
+    (10003, False, "sick", "reboot"), (12020, False, "sick", "reboot"), (23017, False, "sick", "reboot"),
+    (22011, True, "sick", "reboot"), (20009, True, "warning", ""), (19049, True, "sick", "board_reset"),
+    (19049, False, "warning", ""), (19084, False, "sick", "board_reset"), (10006, False, "sick", "reboot"),
+    (26006, False, "sick", "reboot"), (10004, False, "warning", ""), (27001, False, "warning", "")])
+def test_a_switch_is_judged_by_the_guide_and_then_by_its_own_word(
+    number: int, says_fatal: bool, kind: str, remedy: str
+) -> None:
+    assert (sxid(number, says_fatal).kind, sxid(number, says_fatal).remedy) == (kind, remedy)
+
+
+@pytest.mark.parametrize("says_fatal", [True, False])
+@pytest.mark.parametrize("number", [11004, 12028])
+def test_a_link_that_may_be_stalled_asks_for_a_compute_check(number: int, says_fatal: bool) -> None:
+    found = sxid(number, says_fatal)
+    assert (found.kind, found.remedy, found.check) == ("warning", "", "long")
 
 
 def test_whatever_has_to_be_mended_has_a_remedy_and_nothing_else_has_one() -> None:
