@@ -8,7 +8,7 @@ nothing else. What is done to the whole host mends whatever a lower rung would h
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.facts import HostFacts
@@ -22,7 +22,7 @@ from ..hardware.recovery import SERVICE as RESTART
 from ..hardware.reset_plan import Resettable, beginning_with, together
 from ..hardware.reset_plan import refusals as refusals_of_reset
 from ..health.catalogue import SICK
-from ..health.findings import GPU, HOST, SERVICE, Finding, Subject
+from ..health.findings import GPU, HOST, SERVICE, SWITCH, Finding, Subject
 from ..health.ledger import ACTION
 from .attempts import Attempt, Part, is_at_hand
 from .ladder import OF_HOST, is_out, next_rung, number_of
@@ -163,6 +163,11 @@ def _case(
     if not (policy.pending or any(each.kind == SICK for each in findings)):
         return Case(subject, tuple(findings), NONE, 0)
     there = _there(subject, units, observation, policy, facts)
+    if RESET in there and BOARD_RESET not in there:
+        # Its board has no other GPU: a reset of the one is a reset of the other, and counts as that
+        same = BOARD_RESET if any(each.remedy == BOARD_RESET for each in findings) else RESET
+        there = there - {RESET} | {same}
+        tried = [replace(each, rung=same) if each.rung in (RESET, BOARD_RESET) else each for each in tried]
     rung = OUT if is_out(key, tried, min(each.first.at for each in findings)) else max(
         (next_rung(each.remedy, key, tried, there, policy.tries, since) for each in findings), key=LADDER.index)
     return Case(subject, tuple(findings), rung, number_of(rung, key, tried, since), units)
@@ -193,6 +198,10 @@ def _there(
     rungs = {REBOOT, *([RESTART] if units else []), *([POWER_CYCLE] if policy.power_cycle else [])}
     if subject.kind == HOST and facts.driver_loaded and facts.driver_installed and not facts.hung:
         rungs.add(RELOAD)
+    gpus = observation.gpus
+    if subject.kind == SWITCH and facts.fabric and gpus and all(gpu.supported and not gpu.guest for gpu in gpus):
+        # It is reset with all GPUs of its board
+        rungs.add(BOARD_RESET)
     gpu = _gpu(subject, observation)
     if gpu is not None and gpu.supported and not gpu.guest:
         rungs.add(RESET)
@@ -245,8 +254,10 @@ def _groups(
     for case in cases:
         gpu = _gpu(case.subject, observation)
         if gpu is None:
-            continue
-        chosen = set(_board(gpu, observation, facts) if case.rung == BOARD_RESET else _alone(gpu, observation))
+            # Of an NVSwitch
+            chosen = {each.address for each in observation.gpus}
+        else:
+            chosen = set(_board(gpu, observation, facts) if case.rung == BOARD_RESET else _alone(gpu, observation))
         apart = [group for group in groups if not group & chosen]
         groups = [*apart, chosen.union(*(group for group in groups if group & chosen))]
     found = [tuple(gpu for gpu in observation.gpus if gpu.address in group) for group in groups]
@@ -255,7 +266,7 @@ def _groups(
 
 def _reset(group: Sequence[Resettable], cases: Sequence[Case]) -> Step:
     addresses = [gpu.address for gpu in group]
-    sick = [case for case in cases if case.subject.address in addresses]
+    sick = [case for case in cases if case.subject.address in addresses or case.subject.kind == SWITCH]
     others = [gpu.named() for gpu in group if gpu.address not in {case.subject.address for case in sick}]
     rung = max((case.rung for case in sick), key=LADDER.index)
     why = _why(sick) + (" With it %s: NVLink joins them." % ", ".join(others) if others else "")
