@@ -93,8 +93,8 @@ XIDS: Dict[int, Meaning] = {
 }
 UNKNOWN = Meaning("not known to this collection", WARNING)
 
-# Always fatal to the fabric (Fabric Manager User Guide, appendix D): the host restarts. Of others that a line calls fatal
-# it has all GPUs and NVSwitches of the board reset
+# Always fatal to the fabric (Fabric Manager User Guide, appendix D): the host restarts. For others that a line calls
+# fatal, all GPUs and NVSwitches of the board are reset
 FATAL_SXIDS: FrozenSet[int] = frozenset({10003, 12020, 22003, 22011, *range(23001, 23018)})
 HARMLESS_SXIDS: FrozenSet[int] = frozenset({20001, 20009, 20012, 22013})
 # Not fatal there, and yet all GPUs and NVSwitches are to be reset
