@@ -9,9 +9,10 @@ A condition is written when it changes, and again after HEARTBEAT_SECONDS, by wh
 What is unknown is told as unknown.
 
 The cordon is a claim as those of custody are (cluster/custody/claims.py): said by server-side apply as a field manager
-of its own, so that it goes alone, and whatever others have cordoned stays so. It begins with what is sick, and ends
-when the host knows that nothing is; what is unknown neither begins nor ends it. Who uncordons the node means it: it is
-cordoned again only for what was not sick by then. A hold mark keeps it cordoned.
+of its own, so that it goes alone, and whatever others have cordoned stays so. It begins with what is sick, or
+with a driver that asks for no new work (nvidia-smi(1), "GPU Recovery Action": "Drain P2P", "Drain and Reset"), and ends
+when the host knows that nothing is so; what is unknown neither begins nor ends it. Who uncordons the node means it: it
+is cordoned again only for what was not so by then. A hold mark keeps it cordoned.
 """
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from ..cluster.custody.claims import Apply, claims, said_of, withdrawal
 from ..cluster.labels import HEALTH_CORDON, HEALTH_FINDINGS, HEALTH_MANAGER, HOLD
 from ..core import boot_record
 from ..core.times import epoch, written
-from ..health.catalogue import SICK
+from ..health.catalogue import PENDING, SICK
+from ..health.ledger import ACTION
 from ..health.problems import CONDITIONS, PROBLEM, UNKNOWN, WELL, judged, plain
 from ..health.summary import SCHEMA
 
 # Less than the five minutes after which a kubelet writes a status that has not changed
 HEARTBEAT_SECONDS = 240
 _STATUSES = {WELL: "False", PROBLEM: "True", UNKNOWN: "Unknown"}
-_OF_SICK = "GpuSick"
+_OF_SICK, _OF_PENDING = "GpuSick", "GpuResetPending"
 _UNKNOWN_REASON = "GpuHealthUnknown"
 # Of a host that its boot has left as one that may take no work, and that is no fault of a GPU as far as anybody knows
 _BOOT_REASON, _BOOT_KEY = "GpuHostNotValidated", "boot"
@@ -51,8 +53,8 @@ class Report:
     """What there is to say.
 
     conditions: {type: condition}.
-    sick:       keys of the findings for which the node should get no work, and that of a boot that has failed.
-    is_known:   whether nothing else may be sick.
+    sick:       keys of the findings for which the node should get no new work, and that of a boot that has failed.
+    is_known:   whether nothing else may be so.
     """
 
     conditions: Mapping[str, Condition]
@@ -61,7 +63,8 @@ class Report:
 
     @property
     def why(self) -> str:
-        return self.conditions[_OF_SICK].message
+        is_sick = self.conditions[_OF_SICK].status == _STATUSES[PROBLEM]
+        return self.conditions[_OF_SICK if is_sick else _OF_PENDING].message
 
 
 def report_of(data: Any, boot: str, of_boot: Mapping[str, Any], now: float, stale_seconds: float) -> Report:
@@ -70,9 +73,12 @@ def report_of(data: Any, boot: str, of_boot: Mapping[str, Any], now: float, stal
     try:
         trouble = _trouble(data, boot, now, stale_seconds)
         found = dict.fromkeys(CONDITIONS, (UNKNOWN, trouble)) if trouble else judged(data)
-        sick = {str(each["key"]) for each in ([] if trouble else data["findings"]) if each["kind"] == SICK}
+        findings = [] if trouble else data["findings"]
+        sick = {str(each["key"]) for each in findings if each["kind"] == SICK}
+        closed = {str(each["key"]) for each in findings if each["kind"] == PENDING and each["code"] == ACTION}
     except (KeyError, TypeError, AttributeError, ValueError):
         found, sick = dict.fromkeys(CONDITIONS, (UNKNOWN, "the host's health cannot be understood")), set()
+        closed = set()
     conditions = {name: Condition(_STATUSES[code], _reason(name, code), message)
                   for name, (code, message) in found.items()}
     failed, is_known = _of_boot(of_boot), found[_OF_SICK][0] != UNKNOWN
@@ -86,7 +92,7 @@ def report_of(data: Any, boot: str, of_boot: Mapping[str, Any], now: float, stal
         conditions[_OF_SICK] = Condition(_STATUSES[PROBLEM], _BOOT_REASON, plain(message))
         # Another boot that fails is another finding
         sick.add("%s %s" % (_BOOT_KEY, boot))
-    return Report(conditions, frozenset(sick), is_known)
+    return Report(conditions, frozenset(sick | closed), is_known)
 
 
 def _trouble(data: Any, boot: str, now: float, stale_seconds: float) -> str:

@@ -3,19 +3,21 @@
 """What a GPU says of the health of its NVLink fabric, in words. Pure.
 
 Source of the table: nvml.h of the CUDA toolkit, NVML_GPU_FABRIC_HEALTH_MASK_* and NVML_GPU_FABRIC_HEALTH_SUMMARY_*,
-with the values of the Python binding nvidia-ml-py.
+with the values of the Python binding nvidia-ml-py. What a fabric works on with: NVIDIA NMX Manager, "Partition Health"
+(less bandwidth "is considered to be operational").
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from .recovery import BOARD_RESET, LADDER, NONE, RESET, SERVICE
 
 NOT_SUPPORTED = "not_supported"
 _YES_OR_NO = {0: NOT_SUPPORTED, 1: "true", 2: "false"}
 # NVML_GPU_FABRIC_HEALTH_SUMMARY_*, by number
-SUMMARIES = (NOT_SUPPORTED, "healthy", "unhealthy", "limited_capacity")
+_UNHEALTHY, _LIMITED = "unhealthy", "limited_capacity"
+SUMMARIES = (NOT_SUPPORTED, "healthy", _UNHEALTHY, _LIMITED)
 
 _LINKS = "read `nvidia-smi nvlink -e` and the kernel log for SXid, then reset all GPUs of the board together"
 _PLACE = "compare the GPU's chassis and slot with the fabric's inventory, and ask who runs the fabric manager"
@@ -31,6 +33,7 @@ class HealthField:
     complaints: {what it says: that in the words of a person}, of what is a fault.
     remedy:     what to do then.
     rung:       of it what can be done on this host, of recovery.LADDER.
+    works:      whether the fabric works on with it.
     """
 
     name: str
@@ -40,10 +43,11 @@ class HealthField:
     remedy: str
     words: Mapping[int, str] = field(default_factory=lambda: _YES_OR_NO)
     rung: str = NONE
+    works: bool = False
 
 
 FIELDS: Tuple[HealthField, ...] = (
-    HealthField("degraded_bandwidth", 0, 0x3, {"true": "bandwidth degraded"}, _LINKS, rung=BOARD_RESET),
+    HealthField("degraded_bandwidth", 0, 0x3, {"true": "bandwidth degraded"}, _LINKS, works=True),
     HealthField("route_recovery", 2, 0x3, {"true": "route recovery in progress"},
                 "wait until the fabric has found other routes; where it does not end, restart the fabric manager",
                 rung=SERVICE),
@@ -84,19 +88,40 @@ def summary_of(number: int) -> str:
     return SUMMARIES[number] if number < len(SUMMARIES) else "unknown (%d)" % number
 
 
-def complaints(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> List[Tuple[str, str]]:
-    """[(what is wrong, what to do)] of a decoded mask and the summary; a summary without a cause is one itself."""
-    found = [(each.complaints[word], each.remedy) for each in FIELDS
+class _Complaint(NamedTuple):
+    """As of a field."""
+
+    text: str
+    remedy: str
+    rung: str
+    works: bool
+
+
+def _found(health: Mapping[str, str], summary: str) -> List[_Complaint]:
+    """A summary without a cause is a complaint itself, about links."""
+    found = [_Complaint(each.complaints[word], each.remedy, each.rung, each.works) for each in FIELDS
              for word in (health.get(each.name, NOT_SUPPORTED),) if word in each.complaints]
-    if not found and summary in SUMMARIES[2:]:
-        found.append(("fabric %s" % summary.replace("_", " "), _LINKS))
+    if summary == _UNHEALTHY and all(each.works for each in found):
+        found.append(_Complaint("fabric unhealthy", _LINKS, BOARD_RESET, False))
+    if summary == _LIMITED and not found:
+        found.append(_Complaint("fabric limited capacity", _LINKS, NONE, True))
     return found
 
 
-def rung_of(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> str:
-    """The highest rung of what complaints() has; a summary without a cause is about links."""
-    rungs = [each.rung for each in FIELDS if health.get(each.name) in each.complaints]
-    return max(rungs, key=LADDER.index) if rungs else BOARD_RESET if complaints(health, summary) else NONE
+def complaints(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> List[Tuple[str, str]]:
+    """[(what is wrong, what to do)] of a decoded mask and the summary."""
+    return [(each.text, each.remedy) for each in _found(health, summary)]
+
+
+def faults(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> Tuple[List[str], str]:
+    """(what the fabric does not work with, the highest rung of that)."""
+    found = [each for each in _found(health, summary) if not each.works]
+    return [each.text for each in found], max((each.rung for each in found), key=LADDER.index, default=NONE)
+
+
+def degradations(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> List[str]:
+    """What is wrong, and the fabric works on with."""
+    return [each.text for each in _found(health, summary) if each.works]
 
 
 def told_health(gpus: Any) -> List[Tuple[str, str]]:

@@ -94,17 +94,21 @@ def read_resettable(
     uuids = {gpu.pci_address: gpu.uuid for gpu in answering}
     groups = rules.joined(links)
     named: Mapping[str, Sequence[str]] = journal.recall(MEMORY).get(NAMED, {})
-    managers = {device.address: device.manager for device in read_bus(host).gpus}
+    bus = read_bus(host)
+    managers = {device.address: device.manager for device in bus.gpus}
+    switched = rules.switched(links, [device.address for device in (*bus.gpus, *bus.other_gpus)])
     restored = _restored(host)
     users = Users(host)
     found = []
     for gpu in answering:
         group = {uuids[each] for each in groups.get(gpu.pci_address, ())}
-        group |= {each for each in named.get(gpu.uuid, ()) if each in told}
+        wanted = {each for each in named.get(gpu.uuid, ()) if each in told}
+        group |= wanted
         instances = _instances(gpu)
         found.append(Resettable(
             gpu.uuid, gpu.pci_address, gpu.named(), gpu.minor, told[gpu.uuid]["architecture"],
             tuple(uuid for uuid in uuids.values() if uuid in {gpu.uuid, *group}) if group else (),
+            bool(wanted) or gpu.pci_address in switched,
             can_be_reset(host, gpu.pci_address), managers.get(gpu.pci_address, ""),
             told[gpu.uuid]["ecc"], told[gpu.uuid]["ecc_pending"],
             instances, instances == restored.get(gpu.uuid), _holders(users, gpu)))
@@ -228,8 +232,17 @@ def _note(
         "gpus": [[gpu.uuid, gpu.address] for gpu in chosen],
         "units": units,
         "values": {**waiting, **{uuid: {name: told[uuid][name] for name in VALUES} for uuid in lost}},
-        "layouts": {gpu.uuid: list(gpu.instances) for gpu in losing if gpu.instances},
+        "layouts": {**{gpu.uuid: list(gpu.instances) for gpu in losing if gpu.instances},
+                    **_layouts_of_silent(host, chosen, told)},
     }})
+
+
+def _layouts_of_silent(
+    host: Host, chosen: Sequence[Resettable], told: Mapping[str, Mapping[str, Any]]
+) -> Dict[str, List[str]]:
+    """Of a GPU that does not answer, what it is to be divided into is known from the unit alone."""
+    restored = _restored(host)
+    return {gpu.uuid: list(restored[gpu.uuid]) for gpu in chosen if gpu.uuid not in told and gpu.uuid in restored}
 
 
 def _holding(host: Host, chosen: Sequence[Resettable]) -> List[Holder]:
@@ -466,7 +479,7 @@ def _brought_back(host: Host, note: Mapping[str, Any]) -> Tuple[List[str], List[
     set_back(VALUES)
     nvml.forget()
     for gpu in nvml.read_nvml().gpus if note["layouts"] else ():
-        if gpu.uuid in note["layouts"] and not gpu.error and list(_instances(gpu)) != note["layouts"][gpu.uuid]:
+        if not gpu.error and gpu.uuid in note["layouts"] and list(_instances(gpu)) != note["layouts"][gpu.uuid]:
             failures.append("the MIG instances of %s, as `journalctl -u %s` tells" % (gpu.named(), RESTORE_UNIT))
     return list(dict.fromkeys(failures)), silent
 

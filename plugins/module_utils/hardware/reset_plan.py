@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.plan import Plan, Step
 from ..core.refusal import Refusal
@@ -28,6 +28,8 @@ class Resettable:
     minor:        of its device node, -1 where nobody tells it.
     architecture: nvml.h's number, 0 of a GPU that does not answer.
     joined:       UUIDs of all GPUs that NVLink joins, itself among them; () where it leads nowhere, or does not matter.
+    needs_fabric: whether it is reset without these only while the fabric manager runs: NVSwitches join them, or
+                  nvidia-smi wanted them too.
     supported:    whether it can be reset without a boot of the host.
     guest:        version of the vGPU manager whose guest's it is, '' of a whole GPU.
     ecc, pending: whether ECC is on, and whether it is after a reset; None without ECC.
@@ -42,6 +44,7 @@ class Resettable:
     minor: int = -1
     architecture: int = 0
     joined: Tuple[str, ...] = ()
+    needs_fabric: bool = False
     supported: bool = True
     guest: str = ""
     ecc: Optional[bool] = None
@@ -57,24 +60,37 @@ class Resettable:
 def joined(links: Mapping[str, Sequence[str]]) -> Dict[str, Tuple[str, ...]]:
     """{PCI address of a GPU with NVLinks: those of all GPUs that they join, over others and over switches too}. Pure.
 
-    links: {GPU: where its links lead}. What is no GPU of these is a switch.
+    links: {GPU: where its links lead}.
     """
+    return {gpu: tuple(sorted(group.intersection(links))) for group in _groups(links)
+            for gpu in group.intersection(links)}
+
+
+def switched(links: Mapping[str, Sequence[str]], gpus: Collection[str]) -> Set[str]:
+    """PCI addresses of GPUs whose NVLinks lead over NVSwitches somewhere. Pure.
+
+    gpus: PCI addresses of all GPUs of the host, as one may not answer: an end that is none of them is a switch.
+    """
+    return {gpu for group in _groups(links) if not group <= {*links, *gpus} for gpu in group.intersection(links)}
+
+
+def _groups(links: Mapping[str, Sequence[str]]) -> List[Set[str]]:
     groups: List[Set[str]] = []
     for gpu, ends in links.items():
         if ends:
             mine = {gpu, *ends}
             apart = [group for group in groups if not group & mine]
             groups = [*apart, mine.union(*(group for group in groups if group & mine))]
-    return {gpu: tuple(sorted(group.intersection(links))) for group in groups for gpu in group.intersection(links)}
+    return groups
 
 
 def together(gpu: Resettable, with_fabric: bool) -> Tuple[str, ...]:
     """UUIDs of the GPUs that have to be in the same command. with_fabric: whether the fabric manager runs. Pure.
 
-    From Ampere on a GPU is reset by itself, as long as the fabric manager takes it out of the fabric and back; from
-    Hopper on without that.
+    From Ampere on a GPU is reset by itself; where NVSwitches join it, as long as the fabric manager takes it out of the
+    fabric and back, and from Hopper on without that.
     """
-    alone = gpu.architecture >= HOPPER or (gpu.architecture >= AMPERE and with_fabric)
+    alone = gpu.architecture >= HOPPER or (gpu.architecture >= AMPERE and (with_fabric or not gpu.needs_fabric))
     return (gpu.uuid,) if alone or not gpu.joined else gpu.joined
 
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
-from ..hardware.fabric_health import complaints, rung_of
+from ..hardware.fabric_health import degradations, faults
 from ..hardware.nvml import NvmlGpu, NvmlReading
 from ..hardware.nvml_codes import LOST, RESET_REQUIRED
 from ..hardware.recovery import BOARD_RESET, NONE, OUT, REBOOT, RELOAD, RESET
 from ..hardware.recovery import SERVICE as RESTART
-from .catalogue import PENDING, SICK
+from .catalogue import PENDING, SICK, WARNING
 from .findings import COMPUTE, FABRIC, GPU, KERNEL_LOG, NVML, SERVICE, Subject, key_of
 from .hearing import hear
 from .ledger import HISTORY, MISSING, THE_HOST, Ledger, subject_of, without
@@ -190,9 +190,13 @@ def _ask_gpu(ledger: Ledger, gpu: NvmlGpu) -> None:
         ledger.probe(subject, FABRIC, "registration", waits, SICK, RESTART if ledger.look.fabric else NONE,
                      "the GPU is not registered with its fabric: %s, status %d" % (
                          gpu.fabric_state, gpu.fabric_status), ledger.policy.fabric_seconds)
-        wrong = [found for found, _remedy in complaints(gpu.fabric_health, gpu.fabric_summary)]
-        ledger.probe(subject, FABRIC, "fabric_health", None if waits else bool(wrong), SICK,
-                     rung_of(gpu.fabric_health, gpu.fabric_summary), "the GPU's fabric: %s" % ", ".join(wrong))
+        wrong, rung = faults(gpu.fabric_health, gpu.fabric_summary)
+        less = degradations(gpu.fabric_health, gpu.fabric_summary)
+        # A fabric finds other routes, and recovers, by itself
+        for code, found, kind, remedy in (
+                ("fabric_health", wrong, SICK, rung), ("fabric_degraded", less, WARNING, NONE)):
+            ledger.probe(subject, FABRIC, code, None if waits else bool(found), kind, remedy,
+                         "the GPU's fabric: %s" % ", ".join(found), ledger.policy.fabric_seconds)
 
 
 def _look_for_all(ledger: Ledger, reading: NvmlReading) -> None:

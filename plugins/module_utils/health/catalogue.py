@@ -16,10 +16,11 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Tuple
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from ..hardware.recovery import BOARD_RESET, LADDER, NONE, OUT, REBOOT, RESET
+from ..validation.compute.levels import LONG
 from .kernel_log import Event
 
 # Of the catalog, and of our reading of it
-VERSION = "2025-10-29.2"
+VERSION = "2025-10-29.3"
 # What a number comes to. An event is an application's, and takes no node out; a suspicion is one that comes again on
 # the same GPU from other work, and asks for a long compute check; a warning is told. Pending waits for the next drain,
 # as running work is not hurt. Sick takes the GPU out of service until its remedy has been done.
@@ -38,6 +39,7 @@ class Meaning:
     after:       how many times it has to come before that counts; it is a warning until then.
     by_severity: whether the line itself says if it is fatal: one that is not is a warning.
     by_action:   whether the driver's recovery action decides, where the driver tells one.
+    check:       level of a compute check that a warning asks for, '' for none.
     """
 
     text: str
@@ -46,6 +48,7 @@ class Meaning:
     after: int = 1
     by_severity: bool = False
     by_action: bool = False
+    check: str = ""
 
 
 def _rows(numbers: Iterable[int], meaning: Meaning) -> Dict[int, Meaning]:
@@ -60,7 +63,11 @@ XIDS: Dict[int, Meaning] = {
     **_rows((8, 11, 25, 32, 68, 69, 80), Meaning("error of an application", EVENT)),
     **_rows((*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136)),
             Meaning("exception of an engine, of an application", EVENT)),
-    **_rows((43, 44, 66, 67, 93, 106, 107, 137, 141), Meaning("a channel that was stopped, or a test", EVENT)),
+    # Engines that encode, decode and compress pictures, and that compare them; boards have them in different numbers
+    **_rows((47, 60, 65, 73, *range(82, 85), 86, 88, 89, *range(96, 106), 139, 142),
+            Meaning("error of an engine for video or pictures, of an application", EVENT)),
+    **_rows((37, 38, 43, 44, 66, 67, 93, 106, 107, 108, 137, 141, 152, 153),
+            Meaning("a channel that was stopped, or a test", EVENT)),
     45: Meaning("work that was removed, for the reason of another error", EVENT),
     46: Meaning("the GPU stopped to answer", SICK, RESET),
     48: Meaning("uncorrectable memory error", SICK, RESET, by_action=True),
@@ -73,11 +80,11 @@ XIDS: Dict[int, Meaning] = {
     **_rows((78, 159, *range(162, 166)), Meaning("software: vGPU, unified memory, power smoothing", WARNING)),
     79: Meaning("the GPU has fallen off the bus", SICK, REBOOT),
     **_rows((92, 121, 157), Meaning("many corrected errors", WARNING)),
-    94: Meaning("contained memory error: one application was hurt", PENDING, RESET),
-    95: Meaning("uncontained memory error", SICK, RESET),
+    94: Meaning("contained memory error: one application was hurt", PENDING, RESET, by_action=True),
+    95: Meaning("uncontained memory error", SICK, RESET, by_action=True),
     **_rows((110, 119, 120, 136, 140, 143, 155, 158), _STOPPED),
     109: replace(_STOPPED, by_action=True),
-    **_rows((*range(122, 126), 142), _IDENTITY),
+    **_rows(range(122, 126), _IDENTITY),
     **_rows(range(144, 151), Meaning("NVLink 5 error", SICK, RESET, by_severity=True, by_action=True)),
     151: Meaning("rotation of confidential keys failed", SICK, REBOOT),
     154: Meaning("the driver asks for another recovery action", WARNING),
@@ -86,9 +93,16 @@ XIDS: Dict[int, Meaning] = {
 }
 UNKNOWN = Meaning("not known to this collection", WARNING)
 
-# Always fatal to the fabric (Fabric Manager User Guide, appendix D): the host restarts
+# Always fatal to the fabric (Fabric Manager User Guide, appendix D): the host restarts. For others that a line calls
+# fatal, all GPUs and NVSwitches of the board are reset
 FATAL_SXIDS: FrozenSet[int] = frozenset({10003, 12020, 22003, 22011, *range(23001, 23018)})
-HARMLESS_SXIDS: FrozenSet[int] = frozenset({11004, 12028, 19084, 20001, 20009, 20012, 22013})
+HARMLESS_SXIDS: FrozenSet[int] = frozenset({20001, 20009, 20012, 22013})
+# Not fatal there, and yet all GPUs and NVSwitches are to be reset
+_BOARD_SXIDS = frozenset({19084})
+# Not fatal there, and GPUs hang that want to go over the link: whether they do, a compute check tells
+_STALLED_SXIDS = frozenset({11004, 12028})
+# A switch that is too hot and shuts down, and one whose processor has stopped (common_nvswitch.h); no word is with them
+_SWITCHES_GONE = frozenset({10006, 26006})
 
 # {('xid' or 'sxid', number): what its meaning is to be}, checked
 Overrides = Mapping[Tuple[str, int], Mapping[str, Any]]
@@ -100,8 +114,14 @@ def xid(number: int) -> Meaning:
 
 def sxid(number: int, is_fatal: bool) -> Meaning:
     """Of an NVSwitch. is_fatal: what the line itself says, which counts where the guide leaves it to the port."""
-    if number in FATAL_SXIDS or (is_fatal and number not in HARMLESS_SXIDS):
+    if number in FATAL_SXIDS:
         return Meaning("fatal error of an NVSwitch", SICK, REBOOT)
+    if number in _SWITCHES_GONE:
+        return Meaning("an NVSwitch has shut down or stopped", SICK, REBOOT)
+    if number in _STALLED_SXIDS:
+        return Meaning("traffic of an NVLink may be stalled", WARNING, check=LONG)
+    if number in _BOARD_SXIDS or (is_fatal and number not in HARMLESS_SXIDS):
+        return Meaning("error of an NVSwitch that a reset of its board mends", SICK, BOARD_RESET)
     return Meaning("error of an NVSwitch", WARNING)
 
 

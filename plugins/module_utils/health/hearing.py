@@ -105,7 +105,7 @@ def _is_suspicion(ledger: Ledger, event: Event, subject: Subject, heard: Dict[st
         return True
     if meaning.kind in (EVENT, SUSPICION):
         return False
-    kind, remedy, undecided, check = meaning.kind, meaning.remedy, False, ""
+    kind, remedy, undecided, check = meaning.kind, meaning.remedy, False, meaning.check
     at, key = _when(ledger, event), key_of(subject, _code(event))
     if meaning.by_action and kind in MENDED:
         action = getattr(ledger.answering.get(subject.uuid), "recovery_action", None)

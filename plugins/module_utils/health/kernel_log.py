@@ -16,14 +16,16 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 _ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?" + _ADDRESS +
-    r"(?: GPU-I:(?P<gi>[0-9a-fA-F]+)(?: GPU-CI:(?P<ci>[0-9a-fA-F]+))?)?\): (?P<number>\d+)(?:, (?P<text>.*))?")
-_PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?, name=(?P<name>[^,]*?)(?:, |$)")
+    r"(?: GPU-I:(?P<gi>\d+)(?: GPU-CI:(?P<ci>\d+))?)?\): (?P<number>\d+)(?:, (?P<text>.*))?")
+_PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?, name=(?P<name>.*?)(?:, |$)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
 _ACTION = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x(?P<to>[0-9a-fA-F]+)")
 _LINK = re.compile(r"(?P<unit>[A-Z0-9_]+)\s+(?P<severity>Fatal|Nonfatal)\b.*?Link\s+(?P<link>-?\d+)"
                    r".*?\(0x(?P<first>[0-9a-fA-F]+)")
+# Not all have a word of how bad it is; what the switch knows of an error follows in lines of its own
 _SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:" + _ADDRESS + r"\): (?P<number>\d+), "
-                   r"(?P<severity>Fatal|Non-fatal)(?:, Link (?P<link>\d+))?")
+                   r"(?!Severity |Data \{)(?:(?P<severity>Fatal|Non-fatal|Correctable)\b(?:, )?)?"
+                   r"(?:Link (?P<link>\d+))?")
 _UUID = re.compile(r"NVRM: GPU at PCI:" + _ADDRESS + r": (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?" + _ADDRESS + r".*fallen off the bus")
 FALLEN_OFF = 79
@@ -112,7 +114,8 @@ def parse_event(record: Record) -> Optional[Event]:
     if match:
         return Event(
             normal(match["address"]), int(match["number"]), True, record.sequence, record.at,
-            is_fatal=match["severity"] == "Fatal", link=int(match["link"] or -1), text=line[match.end():].strip(", "))
+            is_fatal=None if match["severity"] is None else match["severity"] == "Fatal",
+            link=int(match["link"] or -1), text=line[match.end():].strip(", "))
     match = _FALLEN.search(line)
     if match:
         # Said without a number, where the GPU is found to be gone before anything else goes wrong
@@ -148,7 +151,7 @@ def _xid(record: Record, match: "re.Match[str]") -> Event:
         number=int(match["number"]),
         sequence=record.sequence,
         at=record.at,
-        instance=(int(match["gi"] or "-1", 16), int(match["ci"] or "-1", 16)),
+        instance=(int(match["gi"] or -1), int(match["ci"] or -1)),
         process="%s (pid %s)" % (process["name"].strip("'"), process["pid"]) if known and process else "",
         previous=int(previous.group(1)) if previous else 0,
         action=int(action["to"], 16) if action else -1,

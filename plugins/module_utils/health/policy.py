@@ -21,7 +21,7 @@ class HealthPolicy:
     suspicion_processes:  whose errors on one GPU make it suspect.
     suspicion_seconds:    in which they have to come.
     old_seconds:          after which what nobody heard when it was said is a warning: it may have been mended since.
-    fabric_seconds:       that GPUs may wait for their fabric, and its service for its start.
+    fabric_seconds:       that GPUs may wait for their fabric, its service for its start, and it for its recovery.
     silence, patience:    that one call of NVML, and all of a round, may take.
     stale_seconds:        after which what was kept tells nothing any more.
     round_seconds:        between two rounds of who watches all the time.

@@ -8,7 +8,7 @@ nothing else. What is done to the whole host mends whatever a lower rung would h
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.facts import HostFacts
@@ -22,7 +22,8 @@ from ..hardware.recovery import SERVICE as RESTART
 from ..hardware.reset_plan import Resettable, beginning_with, together
 from ..hardware.reset_plan import refusals as refusals_of_reset
 from ..health.catalogue import SICK
-from ..health.findings import FABRIC, GPU, HOST, SERVICE, Finding, Subject
+from ..health.findings import GPU, HOST, SERVICE, SWITCH, Finding, Subject
+from ..health.ledger import ACTION
 from .attempts import Attempt, Part, is_at_hand
 from .ladder import OF_HOST, is_out, next_rung, number_of
 from .observation import Observation
@@ -110,6 +111,8 @@ def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan
                  for each in observation.findings if each.mended)
     kept += tuple(Kept(each.key, "nothing that is done on this host mends it: %s" % each.text)
                   for each in observation.findings if each.remedy == NONE)
+    kept += tuple(Kept(each.key, "its service runs elsewhere: %s" % each.text)
+                  for each in observation.findings if not each.mended and _is_elsewhere(each, observation))
     cases = _cases(observation, policy, facts)
     lost = [case for case in cases if case.rung == OUT]
     out = tuple(map(_out, lost))
@@ -145,7 +148,7 @@ def _cases(observation: Observation, policy: Policy, facts: HostFacts) -> List[C
     """The parts that something has to be done about, the worst first."""
     by_part: Dict[str, List[Finding]] = {}
     for finding in observation.findings:
-        if not finding.mended and finding.remedy != NONE:
+        if not finding.mended and finding.remedy != NONE and not _is_elsewhere(finding, observation):
             by_part.setdefault(finding.subject.key, []).append(finding)
     since = observation.now - policy.tries_within
     tried = [attempt for attempt in observation.attempts
@@ -163,6 +166,11 @@ def _case(
     if not (policy.pending or any(each.kind == SICK for each in findings)):
         return Case(subject, tuple(findings), NONE, 0)
     there = _there(subject, units, observation, policy, facts)
+    if RESET in there and BOARD_RESET not in there:
+        # Its board has no other GPU: a reset of the one is a reset of the other, and counts as that
+        same = BOARD_RESET if any(each.remedy == BOARD_RESET for each in findings) else RESET
+        there = there - {RESET} | {same}
+        tried = [replace(each, rung=same) if each.rung in (RESET, BOARD_RESET) else each for each in tried]
     rung = OUT if is_out(key, tried, min(each.first.at for each in findings)) else max(
         (next_rung(each.remedy, key, tried, there, policy.tries, since) for each in findings), key=LADDER.index)
     return Case(subject, tuple(findings), rung, number_of(rung, key, tried, since), units)
@@ -172,11 +180,18 @@ def _units(finding: Finding, observation: Observation) -> Tuple[str, ...]:
     """Services whose restart is a finding's remedy."""
     if finding.remedy != RESTART:
         return ()
+    wanted = FABRIC_MANAGER_UNIT
     if finding.source == SERVICE:
-        wanted: Tuple[str, ...] = (finding.code,)
-    else:
-        wanted = (FABRIC_MANAGER_UNIT, _IMEX) if finding.source == FABRIC else (_IMEX,)
-    return tuple(unit for unit in wanted if unit in observation.units)[:1]
+        wanted = finding.code
+    elif finding.code == ACTION:
+        # The one service that a driver asks for
+        wanted = _IMEX
+    return (wanted,) if wanted in observation.units else ()
+
+
+def _is_elsewhere(finding: Finding, observation: Observation) -> bool:
+    """Whether it waits for a service that is not on this host, which nothing that is done to a GPU starts."""
+    return finding.remedy == RESTART and not _units(finding, observation)
 
 
 def _there(
@@ -186,6 +201,10 @@ def _there(
     rungs = {REBOOT, *([RESTART] if units else []), *([POWER_CYCLE] if policy.power_cycle else [])}
     if subject.kind == HOST and facts.driver_loaded and facts.driver_installed and not facts.hung:
         rungs.add(RELOAD)
+    gpus = observation.gpus
+    if subject.kind == SWITCH and facts.fabric and gpus and all(gpu.supported and not gpu.guest for gpu in gpus):
+        # It is reset with all GPUs of its board
+        rungs.add(BOARD_RESET)
     gpu = _gpu(subject, observation)
     if gpu is not None and gpu.supported and not gpu.guest:
         rungs.add(RESET)
@@ -219,6 +238,9 @@ def _restarts(cases: Sequence[Case], facts: HostFacts) -> Tuple[Step, ...]:
     for unit in dict.fromkeys(unit for case in cases for unit in case.units):
         waiting = [case for case in cases if unit in case.units]
         disturbs = Disruption.service_restart
+        if unit == _IMEX and not any(finding.source == SERVICE for case in waiting for finding in case.findings):
+            # It runs, and jobs over several nodes end with it
+            disturbs = Disruption.gpu_reset
         if unit == FABRIC_MANAGER_UNIT and not works_on_without_fabric_manager(gpu.device_id for gpu in facts.gpus):
             disturbs = Disruption.gpu_reset
         steps.append(Step(
@@ -235,8 +257,10 @@ def _groups(
     for case in cases:
         gpu = _gpu(case.subject, observation)
         if gpu is None:
-            continue
-        chosen = set(_board(gpu, observation, facts) if case.rung == BOARD_RESET else _alone(gpu, observation))
+            # Of an NVSwitch
+            chosen = {each.address for each in observation.gpus}
+        else:
+            chosen = set(_board(gpu, observation, facts) if case.rung == BOARD_RESET else _alone(gpu, observation))
         apart = [group for group in groups if not group & chosen]
         groups = [*apart, chosen.union(*(group for group in groups if group & chosen))]
     found = [tuple(gpu for gpu in observation.gpus if gpu.address in group) for group in groups]
@@ -245,7 +269,7 @@ def _groups(
 
 def _reset(group: Sequence[Resettable], cases: Sequence[Case]) -> Step:
     addresses = [gpu.address for gpu in group]
-    sick = [case for case in cases if case.subject.address in addresses]
+    sick = [case for case in cases if case.subject.address in addresses or case.subject.kind == SWITCH]
     others = [gpu.named() for gpu in group if gpu.address not in {case.subject.address for case in sick}]
     rung = max((case.rung for case in sick), key=LADDER.index)
     why = _why(sick) + (" With it %s: NVLink joins them." % ", ".join(others) if others else "")

@@ -100,6 +100,23 @@ def test_a_condition_is_what_the_plugin_would_tell(data: Any, wanted: List[str])
     assert statuses(report(data)) == wanted
 
 
+def test_a_driver_that_wants_no_new_work_has_its_node_cordoned_and_nothing_else_that_is_pending_has() -> None:
+    asked = dict(finding("gpu GPU-0: recovery_action", "pending"), code="recovery_action",
+                 text="the driver asks for no new work, and then a reset (4)")
+    found = report(summary(asked))
+    assert statuses(found) == ["False", "True", "False"], "running work is not hurt"
+    said = next_claim(node(), found, True)
+    assert said is not None and said.body["spec"] == {"unschedulable": True}
+    assert "no new work" in said.body["metadata"]["annotations"][HEALTH_CORDON]
+    assert next_claim(claimed(found), WELL, True) is not None, "it ends when the driver asks for nothing any more"
+    assert next_claim(node(), report(summary(*(
+        dict(finding(kind="pending"), code=code) for code in ("remap_pending", "xid 63", "xid 94")))), True) is None
+    both = report(summary(asked, finding()))
+    assert both.why == both.conditions["GpuSick"].message
+    working = report(summary(asked), {"state": boot_record.WORKING})
+    assert statuses(working)[0] == "Unknown" and working.sick == found.sick
+
+
 def test_what_is_unknown_has_a_reason_of_its_own() -> None:
     assert {each.reason for each in UNKNOWN.conditions.values()} == {"GpuHealthUnknown"}
     assert {each.reason for each in WELL.conditions.values()} == {

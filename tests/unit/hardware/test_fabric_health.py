@@ -9,6 +9,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.fabric_heal
     FIELDS,
     complaints,
     decoded,
+    degradations,
+    faults,
     summary_of,
     told_health,
 )
@@ -50,7 +52,20 @@ def test_what_is_wrong_is_said_with_what_to_do(mask: int, wrong: list) -> None:
     (0, []), (1, []), (2, ["fabric unhealthy"]), (3, ["fabric limited capacity"]), (9, [])])
 def test_a_summary_without_a_cause_is_one(number: int, wrong: list) -> None:
     assert [words for words, _remedy in complaints({}, summary_of(number))] == wrong
-    assert len(complaints(decoded(0x1), summary_of(number))) == 1
+    assert len(complaints(decoded(0x10), summary_of(number))) == 1
+
+
+@pytest.mark.parametrize("mask, summary, wrong, rung, less", [
+    (0x1, 3, [], "", ["bandwidth degraded"]), (0, 3, [], "", ["fabric limited capacity"]),
+    (0x11, 2, ["route unhealthy"], "board_reset", ["bandwidth degraded"]),
+    (0x1, 2, ["fabric unhealthy"], "board_reset", ["bandwidth degraded"]),
+    (0x4, 2, ["route recovery in progress"], "service", []), (HEALTHY, 1, [], "", []),
+])
+def test_less_bandwidth_is_no_fault_of_a_fabric(
+    mask: int, summary: int, wrong: list, rung: str, less: list
+) -> None:
+    told = decoded(mask), summary_of(summary)
+    assert (faults(*told), degradations(*told)) == ((wrong, rung), less)
 
 
 def test_the_table_is_that_of_the_binding() -> None:

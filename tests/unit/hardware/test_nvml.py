@@ -130,7 +130,7 @@ def test_the_fabric_is_told_with_its_clique_and_health(board: Board) -> None:
     first, second = board.read()["gpus"]
     assert (first["fabric_state"], first["fabric_clique"], first["fabric_cluster"]) == (
         "completed", 2, "a1b2c3d4-0000-4000-8000-72727272000a")
-    assert first["fabric_health"]["degraded_bandwidth"] == "true" and first["fabric_summary"] == "unhealthy"
+    assert first["fabric_health"]["degraded_bandwidth"] == "true" and first["fabric_summary"] == "limited_capacity"
     assert (second["fabric_cluster"], second["fabric_summary"]) == ("", "not_supported")
 
 

@@ -25,12 +25,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.reset_plan 
     joined,
     missing_in,
     refusals,
+    switched,
     together,
 )
 from gpulab import silicon
 
 TURING, AMPERE, HOPPER = 6, 7, 9
-BOTH = Resettable("GPU-a", "0000:07:00.0", architecture=AMPERE, joined=("GPU-a", "GPU-b"))
+BOTH = Resettable("GPU-a", "0000:07:00.0", architecture=AMPERE, joined=("GPU-a", "GPU-b"), needs_fabric=True)
 
 
 # who is reset together
@@ -51,6 +52,17 @@ def test_nvlink_joins_over_other_gpus_and_over_switches() -> None:
     assert joined({"a": ["b"], "b": ["a", "c"], "c": ["b"], "d": ["e"], "e": ["d"], "f": []}) == {
         "a": ("a", "b", "c"), "b": ("a", "b", "c"), "c": ("a", "b", "c"), "d": ("d", "e"), "e": ("d", "e")}
     assert joined({"a": ["switch 1"], "b": ["switch 1", "switch 2"], "c": ["switch 2"]})["a"] == ("a", "b", "c")
+
+
+def test_a_gpu_on_bridges_is_reset_alone_from_ampere_on_without_a_fabric_manager() -> None:
+    bridged = replace(BOTH, needs_fabric=False)
+    assert together(bridged, False) == ("GPU-a",)
+    assert together(replace(bridged, architecture=TURING), False) == ("GPU-a", "GPU-b")
+
+
+def test_an_end_of_a_link_that_is_no_gpu_of_the_bus_is_a_switch() -> None:
+    links = {"a": ["b"], "b": ["a"], "c": ["d"], "e": ["switch"], "f": ["e"]}
+    assert switched(links, "abcdef") == {"e", "f"}, "d is a GPU that does not answer"
 
 
 @pytest.mark.parametrize("said, missing", [
@@ -294,22 +306,52 @@ def test_gpus_that_nvidia_smi_wants_too_are_in_the_next_plan(hosts: Hosts) -> No
     assert "NVLink joins it with GPU 1 (0000:0f:00.0), which is reset with it" in planned["text"], planned
 
 
+def divide(host: ResetHost) -> None:
+    assert host.smi("-i", "0", "-mig", "1").returncode == 0
+    assert host.smi("mig", "-i", "0", "-cgi", "9,9", "-C").returncode == 0
+
+
+def write_layout(host: ResetHost) -> Path:
+    layout = host.root / "var/lib/gpuops/mig-restore"
+    layout.parent.mkdir(parents=True, exist_ok=True)
+    layout.write_text("restore() {\n nvidia-smi -i $1 -mig 1; nvidia-smi mig -i $1 -cgi 9:0,9:4 -C\n}\n"
+                      "restore %s 9:0 9:4\n" % host.uuids()[0])
+    (host.root / "etc/systemd/system/multi-user.target.wants/gpuops-nvidia-mig.service").touch()
+    return layout
+
+
 @needs_gcc
 def test_a_layout_that_our_unit_makes_anew_is_no_obstacle_and_another_is(hosts: Hosts) -> None:
     host = hosts("h100-sxm-hgx")
     uuid = host.uuids()[0]
-    assert host.smi("-i", "0", "-mig", "1").returncode == 0
-    assert host.smi("mig", "-i", "0", "-cgi", "9,9", "-C").returncode == 0
+    divide(host)
     refused(host.reset(0), "reset.divided")
-    layout = host.root / "var/lib/gpuops/mig-restore"
-    layout.parent.mkdir(parents=True, exist_ok=True)
-    layout.write_text("restore() {\n nvidia-smi -i $1 -mig 1; nvidia-smi mig -i $1 -cgi 9:0,9:4 -C\n}\n"
-                      "restore %s 9:0 9:4\n" % uuid)
-    (host.root / "etc/systemd/system/multi-user.target.wants/gpuops-nvidia-mig.service").touch()
+    layout = write_layout(host)
     assert "error" not in host.reset(0)
     assert any(".gi." in key for key in host.state()["board"])
     layout.write_text("restore() {\n :\n}\nrestore %s 9:0 9:4\n" % uuid)
     assert "the MIG instances of GPU 0" in refused(host.reset(0), "reset.not_brought_back")
+
+
+@needs_gcc
+def test_a_divided_gpu_that_does_not_answer_has_its_layout_back_after_a_reset(hosts: Hosts) -> None:
+    host = hosts("h100-sxm-hgx")
+    divide(host)
+    write_layout(host)
+    for call in ("nvmlDeviceGetName", "nvmlDeviceGetEccMode"):
+        host.fault("call", 0, call=call, code=999, times=2)
+    assert "error" not in host.reset(0)
+    assert len({key.split(".gi.")[1].split(".")[0] for key in host.state()["board"] if ".gi." in key}) == 2
+
+
+@needs_gcc
+def test_a_gpu_that_answers_neither_before_a_reset_nor_after_it_has_no_layout_that_is_missed(hosts: Hosts) -> None:
+    host = hosts("h100-sxm-hgx")
+    divide(host)
+    write_layout(host)
+    for call in ("nvmlDeviceGetName", "nvmlDeviceGetEccMode"):
+        host.fault("call", 0, call=call, code=999, times=0)
+    assert "not_brought_back" not in str(host.reset(0).get("error"))
 
 
 @needs_gcc

@@ -31,10 +31,10 @@ SICK_OR_PENDING: List[Tuple[int, str, str]] = [
         46, 48, 62, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, *range(144, 151))),
     (63, "pending", "reset"), (94, "pending", "reset"), (156, "pending", "reset"), (160, "pending", "reset"),
     (161, "pending", "reset"), (74, "sick", "board_reset"), (79, "sick", "reboot"), (151, "sick", "reboot")]
-OUT = [(54, 1), (64, 1), (61, 2), (122, 2), (123, 2), (124, 2), (125, 2), (142, 2)]
+OUT = [(54, 1), (64, 1), (61, 2), (122, 2), (123, 2), (124, 2), (125, 2)]
 WARNINGS = [78, 92, 121, 157, 159, 162, 163, 164, 165, 167, 168, 169, 171, 172, 173, 174, 175, 176, 999]
-APPLICATIONS = [8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 44, 45, 66, 67, 68, 69, 70, 71, 72, 75, 76, 77, 80, 85, 93, 106,
-                107, *range(126, 136), 137, 141]
+APPLICATIONS = [8, 11, 13, 25, 31, 32, *range(37, 42), 43, 44, 45, 47, 60, *range(65, 74), 75, 76, 77, 80,
+                *range(82, 87), 88, 89, 93, *range(96, 109), *range(126, 136), 137, 139, 141, 142, 152, 153]
 
 
 @pytest.fixture
@@ -352,15 +352,48 @@ def test_an_old_line_and_a_new_one_are_a_new_one() -> None:
 def test_a_switch_is_found_by_its_place_and_ends_when_all_gpus_compute(world: HealthWorld) -> None:
     world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     world.round()
-    assert world.found() == [("sxid 20034", "sick", "reboot")]
+    assert world.found() == [("sxid 20034", "sick", "board_reset")]
     assert world.finding("sxid 20034").subject.named() == "NVSwitch 0000:05:00.0"
-    world.mend("reboot")
+    world.mend("board_reset")
     world.compute("GPU-0")
     world.round()
     assert world.codes == ["sxid 20034"]
     world.compute()
     world.round()
     assert world.codes == []
+
+
+def test_a_switch_that_says_no_word_is_heard_and_once(world: HealthWorld) -> None:
+    head = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
+    world.log(head + "26006, SOE HALTED", head + "10004, NVSWITCH Temperature 101C",
+              head + "10004, Severity 0 Engine instance 00 Sub-engine instance 00", head + "10004, Data {0x00000001}")
+    world.round()
+    assert world.found() == [("sxid 10004", "warning", ""), ("sxid 26006", "sick", "reboot")]
+    assert world.finding("sxid 10004").count == 1
+
+
+def test_a_link_that_may_be_stalled_is_a_warning_until_all_gpus_have_computed_for_long(world: HealthWorld) -> None:
+    world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error")
+    world.round()
+    assert world.found() == [("sxid 12028", "warning", "")] and world.finding("sxid 12028").check == "long"
+    world.compute()
+    world.round()
+    assert world.codes == ["sxid 12028"]
+    world.compute(level="long")
+    world.round()
+    assert world.codes == []
+
+
+@pytest.mark.parametrize("number, action, wanted", [
+    (94, 0, ("warning", "")), (94, 4, ("pending", "reset")), (94, 1, ("sick", "reset")), (95, 1, ("sick", "reset")),
+    (95, 2, ("sick", "reboot")), (95, 4, ("pending", "reset"))])
+def test_of_errors_of_memory_the_driver_says_what_they_ask_for(
+    world: HealthWorld, number: int, action: int, wanted: Tuple[str, str]
+) -> None:
+    world.sets(0, recovery_action=action)
+    world.xid(number)
+    world.round()
+    assert {code: (kind, remedy) for code, kind, remedy in world.found()}["xid %d" % number] == wanted
 
 
 def test_a_gpu_that_nvml_has_never_listed_is_found_by_its_place_and_named_later() -> None:
@@ -717,13 +750,29 @@ def test_what_a_fabric_complains_of_is_a_finding_with_its_own_remedy(
     world: HealthWorld, health: Dict[str, str], remedy: str
 ) -> None:
     world.sets(0, fabric_state="completed", fabric_health=health)
-    world.round(3)
+    world.round(300 // ROUND)
+    assert world.found() == [], "a fabric may heal itself in that time"
+    world.round()
     assert world.found() == [("fabric_health", "sick", remedy)]
     world.sets(0, fabric_health={})
     world.mend(remedy)
     world.compute()
     world.round()
     assert world.codes == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"fabric_health": {"degraded_bandwidth": "true"}, "fabric_summary": "limited_capacity"},
+    {"fabric_summary": "limited_capacity"}])
+def test_less_bandwidth_of_a_fabric_is_told_and_takes_no_node_out(world: HealthWorld, changes: Dict[str, Any]) -> None:
+    world.sets(0, fabric_state="completed", **changes)
+    world.round(300 // ROUND + 1)
+    assert world.found() == [("fabric_degraded", "warning", "")]
+    world.sets(0, fabric_health={"route_unhealthy": "true"}, fabric_summary="unhealthy")
+    world.round(300 // ROUND + 1)
+    world.sets(0, **{"fabric_health": {}, **changes})
+    world.round()
+    assert ("fabric_health", "sick", "board_reset") in world.found(), "it ends by its remedy, and not by less of it"
 
 
 def test_a_board_without_a_fabric_has_no_links_that_are_down(world: HealthWorld) -> None:

@@ -168,6 +168,9 @@ class World(world.World):
     def say_services(self) -> None:
         self.services = UNITS
 
+    def say_services_are(self, *units: str) -> None:
+        self.services = units
+
     def say_again(self) -> None:
         """It is found once more: nothing of what was done has mended it."""
         self.now += 600

@@ -176,7 +176,7 @@ class World(world.World):
         """By NVLink."""
         uuids = tuple(self.gpus[int(index)].uuid for index in indices)
         for index in map(int, indices):
-            self.gpus[index] = with_reset(self.gpus[index], joined=uuids)
+            self.gpus[index] = with_reset(self.gpus[index], joined=uuids, needs_fabric=True)
 
     def say_fabric_manager(self) -> None:
         self.fabric_runs = True

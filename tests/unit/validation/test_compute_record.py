@@ -146,6 +146,34 @@ def test_a_record_that_cannot_be_read_is_none(host: Host, text: str) -> None:
     assert trusted(host) == WELL
 
 
+OF_HOST = [("libcuda.so.1", 0), *(("cuInit", code) for code in (34, 100, 101, 102, 802, 803, 804, 999)),
+           ("cuModuleLoadDataEx", 221)]
+
+
+@pytest.mark.parametrize("call, code", OF_HOST)
+def test_what_the_hosts_software_failed_condemns_no_gpu(host: Host, call: str, code: int) -> None:
+    keep(host, WELL)
+    failed = Proof(DEVICE, call=call, code=code, error="told")
+    assert judged(failed).status == "failed"
+    keep(host, failed)
+    assert record.kept(host)["failed"] == {} and trusted(host) is None, "what had passed counts no more"
+
+
+def test_what_the_hosts_software_failed_lifts_nothing(host: Host) -> None:
+    keep(host, WRONG)
+    keep(host, record.with_earlier(record.kept(host), Proof(DEVICE, call="cuInit", code=803)))
+    assert "computes wrongly" in record.kept(host)["failed"]["GPU-1"]
+
+
+@pytest.mark.parametrize("proof", [
+    Proof(DEVICE, call="cuEventSynchronize", code=999), Proof(DEVICE, call="cuEventSynchronize", code=214),
+    Proof(DEVICE, call="libcuda.so.1", died=True), Proof(DEVICE, call="libcuda.so.1", hung=60.0),
+    Proof(DEVICE, wrong=WRONG.wrong, call="cuModuleLoadDataEx", code=221)])
+def test_what_may_be_the_device_is_written_down_of_it(host: Host, proof: Proof) -> None:
+    keep(host, proof)
+    assert "GPU-1" in record.kept(host)["failed"]
+
+
 def test_when_a_device_failed_is_not_when_somebody_was_in_the_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record.time, "time", lambda: 100.0)
     keep(host, WRONG)

@@ -8,7 +8,7 @@ Kept in /run, root's alone, as compute.json:
    'steps':   a digest of the journal of our steps and of our record of resets: what passed counts until the next of
               either, as a step may reset a GPU, and a repair does without one,
    'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in seconds since the epoch,
-   'failed':  {UUID: what was found}, until the device passes,
+   'failed':  {UUID: what was found}, until the device passes; nothing of what only the host's software has failed,
    'failed_at': {UUID: when it was found last}, in seconds since the epoch,
    'left':    {UUID of a GPU: [process, when it started in clock ticks since boot]} of children that cannot be ended}
 """
@@ -29,7 +29,7 @@ from ...hardware.resets import PATH as RESETS
 from ..status import FAILED, PASSED
 from .levels import at_least
 from .model import Device, Proof
-from .verdict import judged
+from .verdict import is_of_host, judged
 
 PATH = DIRECTORY + "/compute.json"
 SCHEMA = 1
@@ -83,6 +83,9 @@ def _add(host: Host, record: Dict[str, Any], level: str, proof: Proof, only_left
                                   "multiprocessors": proof.multiprocessors, "rates": dict(proof.rates)}
     elif verdict.status == FAILED:
         record["passed"].pop(uuid, None)
+        if is_of_host(proof):
+            # Nobody is to reset or replace a GPU for it
+            return
         record["failed"][uuid] = proof.earlier or verdict.evidence
         if judged(replace(proof, earlier="")).status == FAILED:
             record["failed_at"][uuid] = int(time.time())

@@ -18,6 +18,10 @@ _FULL, _BUSY = 2, 46
 # Of the programs that are ours, of a compiler that is switched off, or of the daemon that shares devices (MPS): they
 # say nothing of the device
 _OF_OURS = (200, 209, 218, 222, 223, 500, *range(805, 811))
+# Of the host's own software, which mends them, and not of the device: a stub library, no device node, no licence, no
+# compiler, a fabric that is not ready, a library of another version
+_OF_HOST = (34, 100, 101, 102, 221, *range(802, 805))
+_UNKNOWN_ERROR, _INIT = 999, "cuInit"
 _REPLACE = "drain the node, reset the GPU and validate again; one that computes wrongly twice is to be replaced"
 _KERNEL_LOG = "read the kernel log for NVRM and Xid messages"
 Remedies = Mapping[int, str]
@@ -137,6 +141,16 @@ def _of_call(proof: Proof, remedies: Remedies) -> Verdict:
         remedy = remedies.get(proof.code, "") if proof.code else ""
         return Verdict(UNKNOWN, told + ("; %s" % proof.log if proof.log else ""), remedy)
     return Verdict(FAILED, told, remedies.get(proof.code, _KERNEL_LOG + ", drain the node and reset the GPU"))
+
+
+def is_of_host(proof: Proof) -> bool:
+    """Whether what failed is the host's software alone: it says nothing of the device, well or not."""
+    if not proof.call or proof.wrong or proof.left or proof.hung or proof.died:
+        return False
+    if proof.code == _UNKNOWN_ERROR:
+        # Before there is a device it is the node of unified memory that is missing
+        return proof.call == _INIT
+    return proof.code in _OF_HOST or (proof.code == _NO_LIBRARY and proof.call == LIBRARY)
 
 
 def _told(wrong: Sequence[Wrong], most: int = 3) -> str:

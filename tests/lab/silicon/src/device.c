@@ -1249,16 +1249,19 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
     return finish(SUCCESS);
 }
 
-/* Two-bit fields of the health mask from version 3's summary: any field that says "true" means unhealthy. */
+/* Version 3's summary of the two-bit fields of the health mask: any that says "true" means unhealthy, but the first,
+ * of bandwidth, by itself means limited capacity. */
 static unsigned char health_summary(u32 health) {
-    enum { NOT_TOLD = 0, HEALTHY = 1, UNHEALTHY = 2 };
+    enum { NOT_TOLD = 0, HEALTHY = 1, UNHEALTHY = 2, LIMITED = 3 };
 
     if (health == 0)
         return NOT_TOLD;
-    for (int shift = 0; shift < 8; shift += 2)
+    for (int shift = 2; shift < 8; shift += 2)
         if (((health >> shift) & 3) == 1)
             return UNHEALTHY;
-    return ((health >> 8) & 0xf) > 1 ? UNHEALTHY : HEALTHY;
+    if (((health >> 8) & 0xf) > 1)
+        return UNHEALTHY;
+    return (health & 3) == 1 ? LIMITED : HEALTHY;
 }
 
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {

@@ -49,7 +49,7 @@ WARNING: Tuple[Remedy, ...] = (
     Remedy((154,), "The driver asks for a recovery action", "read it (`nvidia-smi -q`, GPU Recovery Action) and follow "
            "it"),
     Remedy((92, 121, 157), "Many errors, all corrected", "watch the rate; if it stays, have the board looked at"),
-    Remedy((61, 122, 123, 124, 125, 142), "A fault inside of the board", "if it comes back, take the GPU out of "
+    Remedy((61, 122, 123, 124, 125), "A fault inside of the board", "if it comes back, take the GPU out of "
            "service and have the board looked at"),
     Remedy((78, 159, 162, 163, 164, 165), "A fault of vGPU, of unified memory or of power smoothing", "check versions "
            "and settings of the driver"),
@@ -59,8 +59,8 @@ OF_NO_TABLE = Remedy((), "An Xid that NVIDIA's catalogue has no action for", "re
 
 # Made by what runs on the GPU: nothing is wrong with the GPU unless they come from work of several kinds.
 APPLICATION: Tuple[int, ...] = (
-    8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 44, 45, 66, 67, 68, 69, 70, 71, 72, 75, 76, 77, 80, 85, 93, 106, 107,
-    *range(126, 136), 137, 141,
+    8, 11, 13, 25, 31, 32, *range(37, 42), 43, 44, 45, 47, 60, *range(65, 74), 75, 76, 77, 80, *range(82, 87), 88, 89,
+    93, *range(96, 109), *range(126, 136), 137, 139, 141, 142, 152, 153,
 )
 # Of these, the ones that a fault of the GPU makes too: repeated, they are a reason to test it.
 SUSPICIOUS: Tuple[int, ...] = (13, 31)
