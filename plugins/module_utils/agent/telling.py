@@ -113,14 +113,14 @@ def _take_back_of_others(host: Host, mine: Optional[Said]) -> None:
                 failed.append((each, error))
                 continue
         _note(host, without=each)
-    for each, error in failed:
+    for each, why in failed:
         raise GpuOpsError(
             "agent.not_taken_back",
-            found="what was said of node %s is not taken back: %s" % (each.node, error.found),
+            found="what was said of node %s is not taken back: %s" % (each.node, why.found),
             wanted="a Node without the conditions and the cordon of a host that tells of it no more",
             remedy="make the API server reachable from this host and run again; or uncordon that node, or delete it, "
                    "and remove %s here" % SAID,
-        ) from error
+        ) from why
 
 
 def _forget(host: Host) -> None:

@@ -1100,6 +1100,8 @@ def _overdue(
     at_work = Host().at_work_in(process.pid)
     died = _kill(process)
     stdout, stderr = (output.text() for output in outputs)
+    # Which process that is, for who has to wait for it
+    hangs: Dict[str, Any] = {} if died else {"hangs": [process.pid, Host().process_started(process.pid)]}
     return CommandTimedOut(
         "host.command_timed_out",
         found="%s had not ended after %.0f s%s%s" % (
@@ -1111,8 +1113,7 @@ def _overdue(
         cmd=list(argv),
         stdout=stdout,
         stderr=stderr,
-        # Which process that is, for who has to wait for it
-        **({} if died else {"hangs": [process.pid, Host().process_started(process.pid)]}),
+        **hangs,
     )
 
 
