@@ -124,7 +124,10 @@ def degradations(health: Mapping[str, str], summary: str = NOT_SUPPORTED) -> Lis
     return [each.text for each in _found(health, summary) if each.works]
 
 
-def told_health(gpus: Any) -> List[Tuple[str, str]]:
-    """[(GPU and what is wrong with its fabric, what to do)] of GPUs as NVML answered for them."""
-    return [("%s: %s" % (gpu.named(), wrong), remedy) for gpu in gpus if not gpu.error
-            for wrong, remedy in complaints(gpu.fabric_health, gpu.fabric_summary)]
+def told_health(gpus: Any, works: Tuple[bool, ...] = (False, True)) -> List[Tuple[str, str]]:
+    """[(GPU and what is wrong with its fabric, what to do)] of GPUs as NVML answered for them.
+
+    works: whether only that is told which the fabric works on with, or only what it does not; both by default.
+    """
+    return [("%s: %s" % (gpu.named(), each.text), each.remedy) for gpu in gpus if not gpu.error
+            for each in _found(gpu.fabric_health, gpu.fabric_summary) if each.works in works]

@@ -4,8 +4,9 @@
 to have ended. Pure data."""
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Any, Dict, Mapping, Tuple, TypeVar
 
 from ..hardware.recovery import LADDER
 from .catalogue import KINDS
@@ -14,6 +15,7 @@ SCHEMA = 1
 GPU, SWITCH, HOST = "gpu", "switch", "host"
 # Where it comes from
 KERNEL_LOG, NVML, COMPUTE, FABRIC, SERVICE = SOURCES = ("kernel_log", "nvml", "compute", "fabric", "service")
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,27 @@ class Finding:
         if data["schema"] != SCHEMA or data["kind"] not in KINDS or data["remedy"] not in LADDER \
                 or data["source"] not in SOURCES:
             raise ValueError("a finding of another release")
-        return cls(**dict(fields, subject=Subject(**data["subject"]), first=Moment(**data["first"]),
-                          last=Moment(**data["last"])))
+        return checked(cls(**dict(fields, subject=Subject(**data["subject"]), first=Moment(**data["first"]),
+                                  last=Moment(**data["last"]))))
+
+
+# What a field may be that has this type, where it was read
+_KINDS: Dict[str, Tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "Mapping[str, str]": (dict,)}
+
+
+def checked(value: Read) -> Read:
+    """A dataclass, whose plain fields are what they are to be, and so are those of the dataclasses in it. Raises
+    TypeError: one leaf that is none would stop every round."""
+    for each in dataclass_fields(value):  # type: ignore[arg-type]
+        found, kinds = getattr(value, each.name), _KINDS.get(str(each.type))
+        if kinds and (not isinstance(found, kinds) or (isinstance(found, bool) and bool not in kinds)):
+            raise TypeError("%s is %r" % (each.name, found))
+        if kinds == (dict,) and not all(isinstance(word, str) for item in found.items() for word in item):
+            raise TypeError("%s is %r" % (each.name, found))
+        if is_dataclass(found):
+            checked(found)
+    return value
 
 
 def key_of(subject: Subject, code: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from ..hardware.nvml import NvmlReading
 from ..hardware.recovery import LADDER
 from .catalogue import PENDING, SICK, WARNING
-from .findings import Finding
+from .findings import Finding, checked
 from .kernel_log import Record
 
 SCHEMA = 1
@@ -196,18 +196,22 @@ class State:
             raise ValueError("schema %s, and not %d" % (data["schema"], SCHEMA))
         plain = {name: data[name] for name in (
             "boot", "load", "sequence", "taken", "asked", "at", "rounds", "reset", "machine")}
-        if not all(isinstance(value, (str, int, float)) for value in plain.values()):
-            raise TypeError("a look without its number")
-        return cls(
-            gpus={uuid: Known(**dict(each, parts=tuple(each["parts"]))) for uuid, each in data["gpus"].items()},
+        state = cls(
+            gpus={uuid: checked(Known(**dict(each, parts=tuple(map(str, each["parts"])))))
+                  for uuid, each in data["gpus"].items()},
             findings={key: Finding.from_dict(each) for key, each in data["findings"].items()},
-            failing={what: Failing(**each) for what, each in data["failing"].items()},
-            unknown={what: Unknown(**each) for what, each in data["unknown"].items()},
-            suspects={key: tuple((at, process) for at, process in each) for key, each in data["suspects"].items()},
+            failing={what: checked(Failing(**each)) for what, each in data["failing"].items()},
+            unknown={what: checked(Unknown(**each)) for what, each in data["unknown"].items()},
+            suspects={key: tuple((float(at), str(process)) for at, process in each)
+                      for key, each in data["suspects"].items()},
             counts={key: {code: int(count) for code, count in each.items()} for key, each in data["counts"].items()},
-            released={key: Released(**each) for key, each in data["released"].items()},
-            services={unit: Service(**each) for unit, each in data["services"].items()},
+            released={key: checked(Released(**each)) for key, each in data["released"].items()},
+            services={unit: checked(Service(**each)) for unit, each in data["services"].items()},
             left=(int(data["left"][0]), str(data["left"][1])),
             history=tuple(Finding.from_dict(each) for each in data["history"]),
-            acts=tuple(Act(**each) for each in data["acts"]),
+            acts=tuple(checked(Act(**each)) for each in data["acts"]),
             **plain)
+        if any(each.key != key for key, each in state.findings.items()) or any(
+                each.uuid != uuid for uuid, each in state.gpus.items()):
+            raise ValueError("what is of another name than it says")
+        return checked(state)

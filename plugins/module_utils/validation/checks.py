@@ -189,17 +189,18 @@ def fabric(evidence: Evidence) -> Check:
         return Check(name, FAILED, "%d of %d GPUs are not registered with their fabric: %s" % (
             len(waiting), len(reporting), "; ".join(gpu.told_registration() for gpu in waiting)),
             _fabric_remedy(evidence.facts))
-    degraded = told_health(reporting)
-    if degraded:
-        return Check(name, FAILED, "; ".join(found for found, _remedy in degraded),
-                     "; ".join(dict.fromkeys(remedy for _found, remedy in degraded)))
+    faults = told_health(reporting, (False,))
+    if faults:
+        return Check(name, FAILED, "; ".join(found for found, _remedy in faults),
+                     "; ".join(dict.fromkeys(remedy for _found, remedy in faults)))
     if evidence.facts.fabric and not reporting and evidence.fabric_manager != "active":
         # Boards before Hopper report no state: their programs fail with 802 until the fabric manager has run
         return Check(name, FAILED, "the board has NVSwitches, and nvidia-fabricmanager.service is %s"
                      % (evidence.fabric_manager or "unknown"), _fabric_remedy(evidence.facts))
     if not evidence.facts.fabric and not reporting:
         return Check(name, PASSED, "the board has no fabric that is configured")
-    return Check(name, PASSED, "no GPU waits for the fabric")
+    return Check(name, PASSED, "; ".join(
+        ["no GPU waits for the fabric", *(found for found, _remedy in told_health(reporting, (True,)))]))
 
 
 def vgpu_license(evidence: Evidence) -> Check:

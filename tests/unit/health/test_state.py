@@ -3,13 +3,14 @@
 """Whole rounds on a scratch root: what is kept, what is told, and what becomes of it when the host fails."""
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 from health_world import PLACES, gpu
@@ -22,7 +23,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import PciBus, PciDevice
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import look as looking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as keeping
-from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.assess import assess
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Look, State
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.policy import HealthPolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import record
 
@@ -255,6 +257,40 @@ def damaged(text: str) -> Iterator[str]:
     yield from ("", "null", "[]", "{}", text.replace('"schema": 1', '"schema": 2'), text.replace('"sick"', '"other"'),
                 text.replace('"findings"', '"others"'), text.replace('"sequence": 1', '"sequence": null'))
     yield from (text[:length] for length in range(1, len(text) - 2, 97))
+
+
+def leaves(data: Any, place: Tuple[Any, ...] = ()) -> Iterator[Tuple[Any, ...]]:
+    """Where each leaf is."""
+    if isinstance(data, (dict, list)) and data:
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from leaves(value, (*place, key))
+    else:
+        yield place
+
+
+def test_a_state_with_a_leaf_that_is_another_stops_no_round(bench: Bench) -> None:
+    """It is understood or put aside, whichever leaf it is."""
+    bench.compute()
+    bench.log(XID % 64)
+    bench.log(XID % 31)
+    bench.reading = NvmlReading(error="Unknown Error (nvmlInit)")
+    state = bench.round(2).to_dict()
+    count = 0
+    for place in leaves(state):
+        for wrong in (None, "x", [1], {"a": 1}, -1.5):
+            text = json.loads(json.dumps(state))
+            inner = text
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = wrong
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, IndexError):
+                found = State.from_dict(text)
+                assess(found, Look(found.taken + 1, found.at + 1, found.boot), POLICY, found.at + 1).to_dict()
+                count += 1
+                continue
+            with pytest.raises((ValueError, TypeError, KeyError, AttributeError, IndexError)):
+                State.from_dict(text)
+    assert count > 20
 
 
 def test_a_state_that_cannot_be_understood_is_never_well_and_is_kept_aside(bench: Bench) -> None:

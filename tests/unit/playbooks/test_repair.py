@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from canned import Hosts, planned
@@ -28,6 +28,7 @@ AGAIN = Step("repair", "repair.reset", "0000:3b:00.0", "GPU 0000:3b:00.0: xid 95
 OUT = Requirement("repair", REPLACEMENT, "GPU 0000:3b:00.0, serial number 1650", "It cannot be mended.",
                   Disruption.gpu_reset)
 BOOT = Requirement("repair", REBOOT, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
+CYCLE = Requirement("repair", POWER_CYCLE, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
 STILL_SICK = {"failed": True, "changed": False, "code": "health.sick", "msg": "GPU 0000:3b:00.0 is sick still"}
 
 
@@ -165,20 +166,22 @@ module.exit_json(changed=True)
 '''
 
 
-@pytest.mark.parametrize("via, asked", [
-    ("redfish", ["PowerCycle"]), pytest.param("ipmi", ["off", "on"], marks=pytest.mark.variation)])
-def test_the_power_is_switched_by_whom_the_variable_names(
-    in_words: Hosts, tmp_path: Path, via: str, asked: List[str]
-) -> None:
-    """With modules of another collection, which is needed nowhere else; here they only write down what is asked."""
+def switched(
+    in_words: Hosts, tmp_path: Path, via: str, needs_more: Sequence[Requirement] = ()
+) -> Tuple[Site, str, List[str]]:
+    """(the site, what the run has said, what was asked of the host's controller). With modules of another collection,
+    which is needed nowhere else; here they only write down what is asked.
+
+    needs_more: what the host needs still when it answers again.
+    """
     told, modules = tmp_path / "power", tmp_path / "ansible_collections/community/general/plugins/modules"
     modules.mkdir(parents=True)
     for name in ("redfish_command", "ipmi_power"):
         (modules / (name + ".py")).write_text(FAKE % told)
-    cycle = Requirement("repair", POWER_CYCLE, "GPU 0000:3b:00.0", "xid 79.", Disruption.reboot)
-    there = host(cycle)
-    there["gpu_plan"] = plan_of(cycle, allowed=Disruption.reboot)
-    there["gpu_repair"] = [there["gpu_repair"], dict(there["gpu_repair"], plan={"requirements": []})]
+    there = host(CYCLE)
+    there["gpu_plan"] = plan_of(CYCLE, allowed=Disruption.reboot)
+    there["gpu_repair"] = [there["gpu_repair"], dict(there["gpu_repair"], plan={
+        "requirements": [each.to_dict() for each in needs_more]})]
     site = Site(in_words, names(1))
     done = in_words.controller.play(
         "gpuops.nvidia.repair", "--tags", "hosts", hosts=("gpu-1",),
@@ -186,6 +189,31 @@ def test_the_power_is_switched_by_whom_the_variable_names(
             "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": there, "node_maintenance_timeout": 1,
             "gpu_allowed_disruption": "reboot", "gpu_power_cycle": {
                 "via": via, "address": "bmc", "user": "ann", "password": "secret", "pause": 0}})
-    assert told.exists() and told.read_text().split() == asked, done.stdout
-    assert site.cordoned() == [] and in_words.calls("gpu_repair") == 2 and "secret" not in done.stdout, done.stdout
+    return site, done.stdout + done.stderr, told.read_text().split() if told.exists() else []
+
+
+@pytest.mark.parametrize("via, asked", [
+    ("redfish", ["PowerCycle"]), pytest.param("ipmi", ["off", "on"], marks=pytest.mark.variation)])
+def test_the_power_is_switched_by_whom_the_variable_names(
+    in_words: Hosts, tmp_path: Path, via: str, asked: List[str]
+) -> None:
+    site, told, done = switched(in_words, tmp_path, via)
+    assert done == asked and site.cordoned() == [] and in_words.calls("gpu_repair") == 2 and "secret" not in told, told
     assert in_words.calls("gpu_health") == 3, "what was done is written down, and looked at"
+
+
+def test_a_power_cycle_that_did_not_come_mends_nothing(in_words: Hosts, tmp_path: Path) -> None:
+    """As where another host's power was switched."""
+    site, told, done = switched(in_words, tmp_path, "redfish", [CYCLE])
+    assert done == ["PowerCycle"] and "playbook.no_power_cycle" in told and site.cordoned() == ["gpu-1"], told
+    assert in_words.calls("gpu_health") == 1, "it is not written down"
+
+
+@pytest.mark.parametrize("change", [{"via": "Redfish"}, {"password": ""}])
+def test_a_power_cycle_that_nobody_can_do_is_refused_before_anything_is_done(
+    site: Site, change: Dict[str, str]
+) -> None:
+    cycle = {"via": "redfish", "address": "bmc", "user": "ann", "password": "secret", **change}
+    told = repair(site, {"gpu-1": host(RESET)}, gpu_power_cycle=cycle)
+    assert "playbook.power_cycle_malformed" in told and "secret" not in told, told
+    assert site.hosts.calls("gpu_health") == 0 and site.hosts.writes() == []

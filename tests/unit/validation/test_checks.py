@@ -266,12 +266,19 @@ def test_gpus_that_are_not_registered_are_counted_and_named() -> None:
 
 
 def test_a_fabric_that_is_not_healthy_fails_in_words_with_its_remedy() -> None:
-    sick = NvmlReading(gpus=(gpu(0, fabric_health=decoded(0x401)), gpu(1, fabric_health=decoded(0x1AA))))
+    sick = NvmlReading(gpus=(gpu(0, fabric_health=decoded(0x411)), gpu(1, fabric_health=decoded(0x1AA))))
     check = check_named("fabric", evidence(nvml=sick))
     assert (check.status, check.evidence) == ("failed", (
-        "GPU 0 (0000:07:00.0): bandwidth degraded; "
+        "GPU 0 (0000:07:00.0): route unhealthy; "
         "GPU 0 (0000:07:00.0): incorrect configuration: no partition"))
     assert "nvlink -e" in check.remedy and "chassis" in check.remedy
+
+
+def test_a_fabric_that_works_on_with_less_passes_with_a_word() -> None:
+    less = NvmlReading(gpus=(gpu(0, fabric_health=decoded(0x1A9)), gpu(1, fabric_health=decoded(0x1AA))))
+    check = check_named("fabric", evidence(nvml=less))
+    assert (check.status, check.evidence) == (
+        "passed", "no GPU waits for the fabric; GPU 0 (0000:07:00.0): bandwidth degraded")
 
 
 def test_a_board_that_reports_no_fabric_is_judged_by_its_fabric_manager() -> None:
