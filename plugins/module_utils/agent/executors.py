@@ -24,10 +24,22 @@ from .watch import LOCK
 def secret_executors(policy: Policy) -> Mapping[str, Executor]:
     """The policy is in no step, plan or journal."""
     def write(host: Host, journal: Journal, step: Step) -> None:
+        before = _metrics_directory(host.read(step.subject) or "")
         journal.keep_original(step.capability, step.subject, policy.text)
         host.put_back(step.subject, policy.text.encode(), Ownership(POLICY_MODE, -1, -1))
+        if before != _metrics_directory(policy.text):
+            health.forget_metrics(host, before)
 
     return {WRITE: write}
+
+
+def _metrics_directory(text: str) -> str:
+    """Of a policy, '' where it has none or is none."""
+    try:
+        own = options_in(text).get(NAME) or {}
+    except GpuOpsError:
+        own = {}
+    return str(own.get("health_metrics_directory") or "")
 
 
 def install(host: Host, journal: Journal, step: Step) -> None:
@@ -56,12 +68,8 @@ def tidy(host: Host, journal: Journal, step: Step) -> None:
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
     """With the metrics, which would tell the last verdict for ever."""
-    try:
-        own = options_in(host.read(POLICY_FILE) or "").get(NAME) or {}
-    except GpuOpsError:
-        own = {}
     host.remove(LOCK)
-    health.forget(host, str(own.get("health_metrics_directory") or ""))
+    health.forget(host, _metrics_directory(host.read(POLICY_FILE) or ""))
 
 
 def untell(host: Host, journal: Journal, step: Step) -> None:

@@ -110,15 +110,20 @@ def kept(host: Host) -> State:
 
 def forget(host: Host, metrics_directory: str = "") -> bool:
     """Remove everything that is kept; whether there was anything."""
+    forget_metrics(host, metrics_directory)
     paths = [KEPT, LATEST, GUARD, SUMMARY, CONDITIONS]
-    if metrics_directory:
-        paths += ["%s/%s%s" % (metrics_directory, METRICS, ending) for ending in ("", ".new")]
     paths = [path for path in paths if host.exists(path)]
     paths += ["%s/%s" % (LASTING, name) for name in host.list(LASTING) if _is_aside(name)]
     for path in paths:
         host.remove(path)
     host.remove_empty_dir(PUBLIC)
     return bool(paths)
+
+
+def forget_metrics(host: Host, directory: str) -> None:
+    """What nobody writes any more would tell the last verdict for ever."""
+    for ending in ("", ".new") if directory else ():
+        host.remove("%s/%s%s" % (directory, METRICS, ending))
 
 
 def _judged(state: State, look: Look, policy: HealthPolicy) -> State:

@@ -417,6 +417,18 @@ def test_the_command_says_what_is_wrong_with_its_code(command: Path) -> None:
         assert "Traceback" not in done.stderr and "gpuops.nvidia.node_agent" in done.stderr
 
 
+def test_metrics_go_where_nobody_writes_them_any_more(archive: Path, host: Host) -> None:
+    """They would tell the last verdict for ever."""
+    for name in ("/a", "/b"):
+        host.make_directory(name, 0o755)
+        host.write("%s/%s" % (name, health.METRICS), "of a look")
+    run(host, health_metrics_directory="/a").apply()
+    run(host, health_metrics_directory="/a", health={"round_seconds": 30}).apply()
+    assert host.exists("/a/" + health.METRICS)
+    run(host, health_metrics_directory="/b").apply()
+    assert not host.exists("/a/" + health.METRICS) and host.exists("/b/" + health.METRICS)
+
+
 def test_the_policy_that_the_page_has_cloud_init_write_is_understood() -> None:
     """By those whose options it has, each by itself: in a plan the first that is wrong hides the others."""
     [file] = example("agent.md", "write_files")["write_files"]
