@@ -104,11 +104,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             or _other_parameters(observation, facts) or _is_given_up(observation, facts)):
         busy = _busy(observation, policy)
         if busy:
+            then = "loaded anew" if _is_given_up(observation, facts) else _installed(facts)
             return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
                 "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
-                {"nvidia": _loaded(facts)}, {"nvidia": "loaded anew" if _is_given_up(observation, facts)
-                                            else _installed(facts)}),))
+                {"nvidia": _loaded(facts)}, {"nvidia": then}),))
         return Plan(steps=tuple(steps + _exchange(observation, policy, facts)), notes=notes)
     left = _left_steps(observation.container, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
