@@ -28,13 +28,17 @@ options:
     description:
       - C(nodes) is how many sick ones are let in any case (2), C(percent) the most of all (20), and C(percent_alike)
         the most with the same code (10). V(false) is no limit.
-      - Without it, each cluster has the limits that its hosts say by C(gpu_repair_breaker), in the inventory or by
-        C(-e).
     type: raw
   looked:
     description: Name of the variable that has what M(gpuops.nvidia.gpu_health) has returned of a host.
     type: str
     default: gpu_looked
+  variable:
+    description:
+      - Name of the variable by which the hosts of a cluster say their limits instead, in the inventory or by C(-e).
+        They have to be alike for all of them.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -60,14 +64,13 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal
 from ..module_utils.hardware.recovery import OUT
 from ..module_utils.health.catalogue import SICK
-from ..module_utils.repair.breaker import limits_of, stopped
+from ..module_utils.repair.breaker import differing, limits_of, stopped, without_cluster
 from ..plugin_utils.clusters import NAMING, VARIABLES
-
-BREAKER = "gpu_repair_breaker"
 
 
 def many_are_sick(
-    hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any = None, looked: str = "gpu_looked"
+    hosts: Sequence[str], hostvars: Mapping[str, Any], limits: Any = None, looked: str = "gpu_looked",
+    variable: str = ""
 ) -> Dict[str, str]:
     """{host: why it is not to be repaired}."""
     found: Dict[str, str] = {}
@@ -77,11 +80,9 @@ def many_are_sick(
         try:
             variables = hostvars[host]
             told = [str(variables.get(name) or "") for name, option in VARIABLES.items() if option in NAMING]
-            own[host] = variables.get(BREAKER)
+            own[host] = variables.get(variable) if variable else limits
         except AnsibleError as error:
-            found[host] = _said(Refusal(
-                "repair.variables_not_worked_out", "which cluster %s is in cannot be worked out: %s" % (host, error),
-                "to know how many nodes of its cluster are sick", "correct its variables"))
+            found[host] = _said(without_cluster(host, str(error)))
             continue
         if variables[looked].get("gpus") or variables[looked]["findings"]:
             members.setdefault("\0".join(told), []).append(host)
@@ -89,12 +90,9 @@ def many_are_sick(
         codes = {host: [each["code"] for each in hostvars[host][looked]["findings"]
                         if each["kind"] == SICK and not each.get("mended") and each.get("remedy") != OUT]
                  for host in there}
-        asked = [own[host] if limits is None else limits for host in there]
-        if any(each != asked[0] for each in asked):
-            refusal: Optional[Refusal] = Refusal(
-                "repair.breakers_differ", "%s differs between hosts of one cluster: %s" % (BREAKER, ", ".join(there)),
-                "one for all of its nodes", "set it for all of them alike, as in the group of the cluster")
-        else:
+        asked = [own[host] for host in there]
+        refusal: Optional[Refusal] = differing(variable, there)
+        if all(each == asked[0] for each in asked):
             refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there),
                               _limits({} if asked[0] is None else asked[0]))
         if refusal is not None:

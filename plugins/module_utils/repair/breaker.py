@@ -85,6 +85,20 @@ def stopped(sick: Mapping[str, Sequence[str]], count: int, limits: Optional[Limi
         "all the same, add -e '%s', or false for no limit" % json.dumps({"gpu_repair_breaker": given}))
 
 
+def differing(variable: str, hosts: Sequence[str]) -> Refusal:
+    """Why none of a cluster's hosts is repaired whose limits are not alike."""
+    return Refusal(
+        "repair.breakers_differ", "%s differs between hosts of one cluster: %s" % (variable, _named(hosts)),
+        "one for all of its nodes", "set it for all of them alike, as in the group of the cluster")
+
+
+def without_cluster(host: str, why: str) -> Refusal:
+    """Why a host is not repaired of which nobody knows where it belongs."""
+    return Refusal(
+        "repair.variables_not_worked_out", "which cluster %s is in cannot be worked out: %s" % (host, why),
+        "to know how many nodes of its cluster are sick", "correct its variables")
+
+
 def _exceeded(sick: int, alike: int, count: int, limits: Limits) -> str:
     """The name of the limit that this is beyond, '' for none. alike: how many are sick of the same."""
     if _is_many(alike, count, limits.nodes, limits.percent_alike):

@@ -121,9 +121,9 @@ class TestTheFilter:
         hostvars = self.hostvars(**{"%s%d" % (name, number): "%s hang" % name for name in "ab" for number in range(4)})
         for name, each in hostvars.items():
             each.update({"gpu_repair_breaker": False} if name.startswith("a") else {})
-        assert {name[0] for name in many_are_sick(list(hostvars), hostvars)} == {"b"}
+        assert {name[0] for name in many_are_sick(list(hostvars), hostvars, variable="gpu_repair_breaker")} == {"b"}
         hostvars["a1"]["gpu_repair_breaker"] = {"nodes": 9}
-        found = many_are_sick(list(hostvars), hostvars)
+        found = many_are_sick(list(hostvars), hostvars, variable="gpu_repair_breaker")
         assert "[repair.breakers_differ]" in found["a2"] and "[repair.many_are_sick]" in found["b2"]
 
     def test_a_variable_that_cannot_be_worked_out_is_its_hosts_alone(self) -> None:
@@ -132,7 +132,7 @@ class TestTheFilter:
                 raise AnsibleError("no such file")
 
         hostvars: Dict[str, Any] = {**self.hostvars(a1="a hang"), "b4": Broken()}
-        found = many_are_sick(list(hostvars), hostvars)
+        found = many_are_sick(list(hostvars), hostvars, variable="gpu_repair_breaker")
         assert set(found) == {"b4"} and "[repair.variables_not_worked_out]" in found["b4"]
 
     def test_one_cluster_stops_and_the_other_goes_on(self) -> None:
