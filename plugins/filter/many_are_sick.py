@@ -91,8 +91,10 @@ def many_are_sick(
                         if each["kind"] == SICK and not each.get("mended") and each.get("remedy") != OUT]
                  for host in there}
         asked = [own[host] for host in there]
-        refusal: Optional[Refusal] = differing(variable, there)
-        if all(each == asked[0] for each in asked):
+        refusal: Optional[Refusal]
+        if any(each != asked[0] for each in asked):
+            refusal = differing(variable, there)
+        else:
             refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there),
                               _limits({} if asked[0] is None else asked[0]))
         if refusal is not None:

@@ -333,24 +333,26 @@ def test_a_layout_that_our_unit_makes_anew_is_no_obstacle_and_another_is(hosts: 
     assert "the MIG instances of GPU 0" in refused(host.reset(0), "reset.not_brought_back")
 
 
-@needs_gcc
-def test_a_divided_gpu_that_does_not_answer_has_its_layout_back_after_a_reset(hosts: Hosts) -> None:
+def silent_and_divided(hosts: Hosts, times: int) -> ResetHost:
+    """With a layout that our unit makes anew. times: how many of its calls fail, 0 for all."""
     host = hosts("h100-sxm-hgx")
     divide(host)
     write_layout(host)
     for call in ("nvmlDeviceGetName", "nvmlDeviceGetEccMode"):
-        host.fault("call", 0, call=call, code=999, times=2)
+        host.fault("call", 0, call=call, code=999, times=times)
+    return host
+
+
+@needs_gcc
+def test_a_divided_gpu_that_does_not_answer_has_its_layout_back_after_a_reset(hosts: Hosts) -> None:
+    host = silent_and_divided(hosts, 2)
     assert "error" not in host.reset(0)
     assert len({key.split(".gi.")[1].split(".")[0] for key in host.state()["board"] if ".gi." in key}) == 2
 
 
 @needs_gcc
 def test_a_gpu_that_answers_neither_before_a_reset_nor_after_it_has_no_layout_that_is_missed(hosts: Hosts) -> None:
-    host = hosts("h100-sxm-hgx")
-    divide(host)
-    write_layout(host)
-    for call in ("nvmlDeviceGetName", "nvmlDeviceGetEccMode"):
-        host.fault("call", 0, call=call, code=999, times=0)
+    host = silent_and_divided(hosts, 0)
     assert "not_brought_back" not in str(host.reset(0).get("error"))
 
 
