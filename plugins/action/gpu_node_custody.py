@@ -5,14 +5,23 @@ from __future__ import annotations
 import functools
 import threading
 from dataclasses import replace
-from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
+from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional, Sequence
 
 from ..module_utils.cluster.budget import prove_place
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
-from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
+from ..module_utils.cluster.custody.custody import (
+    ADMITTED,
+    Custody,
+    Drain,
+    Proof,
+    Returning,
+    Taking,
+    still_to_take,
+)
 from ..module_utils.cluster.custody.holding import Holding
 from ..module_utils.cluster.custody.leases import name_of
+from ..module_utils.cluster.custody.run import Run
 from ..module_utils.cluster.drain import policy as drains
 from ..module_utils.cluster.drain.carrying_out import drain_node
 from ..module_utils.cluster.labels import NodePolicy
@@ -22,25 +31,28 @@ from ..module_utils.rollout.budget import DEFAULT_POOL
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
 from ..plugin_utils.following import on_screen
-from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts, refuse_strange
 from ..plugin_utils.node_labels import label_texts
-from ..plugin_utils.role_variables import Source
+from ..plugin_utils.role_variables import Source, defaults
 from ..plugin_utils.run_identity import this_run
 
 ROLE = "node_maintenance"
 NODE_NAME = "node_maintenance_node_name"
 TAKEN, RENEWED, RETURNED = "taken", "renewed", "returned"
+TOGETHER = "together"
+# What the role's variable says of pods that are not named
+ALL_PODS = "all"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
 OF_HOST = ("labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
 
 
 class ActionModule(ClusterAction):
-    """Takes nodes out of service, and gives them back."""
+    """Takes nodes out of service, lets the components back to them, and gives them back."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "name": {"type": "str"},
         HOSTS: {"type": "list", "elements": "str"},
-        "state": {"type": "str", "choices": [TAKEN, RENEWED, RETURNED], "required": True},
+        "state": {"type": "str", "choices": [TAKEN, RENEWED, ADMITTED, RETURNED], "required": True},
         "uid": {"type": "str", "default": ""},
         "reason": {"type": "str", "default": ""},
         "failures": {"type": "list", "elements": "str", "default": []},
@@ -59,6 +71,7 @@ class ActionModule(ClusterAction):
         "take_over": {"type": "bool", "default": False},
         "startup_taint": {"type": "str", "default": ""},
         "drain": {"type": "bool", "default": True},
+        TOGETHER: {"type": "list", "elements": "str", "default": []},
         "place": {"type": "dict", "options": {
             "pool": {"type": "str", "default": DEFAULT_POOL},
             "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
@@ -70,6 +83,8 @@ class ActionModule(ClusterAction):
     _variables: Mapping[str, Any] = {}
     # {(address of a cluster, namespace): names of its Leases}, where one task is about many hosts
     _leases: Optional[Dict[Any, FrozenSet[str]]] = None
+    # {Node: how it is drained} of the hosts that are taken in the same breath
+    _beside: Mapping[str, drains.DrainPolicy] = {}
     _listing = threading.Lock()
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -90,6 +105,8 @@ class ActionModule(ClusterAction):
                 wanted="`name`, for one Node, or `hosts`, for those of many hosts",
                 remedy="set one of the two",
             )
+        if task[TOGETHER]:
+            self._beside = _drains_of(PlayVariables(task_vars, self._templar, self._task), task[TOGETHER])
         if hosts is None:
             return super().answer(task_vars)
         del given[HOSTS]
@@ -123,9 +140,9 @@ class ActionModule(ClusterAction):
         if options["state"] == TAKEN:
             # The components have its times too, where pods stay
             policy = drains.policy_of(options)
-            drain = functools.partial(drain_node, cluster, name, policy, tell=on_screen) if options["drain"] else None
+            drain = self._drain(cluster, run, name, policy) if options["drain"] else None
             taking = Taking(options["reason"], without, drain, options["timeout"], options["uid"],
-                            options["skip_wait_for_delete_timeout"])
+                            options["skip_wait_for_delete_timeout"], was_taken=options["was_taken"])
             place = options["place"]
             if place is not None:
                 taking = replace(taking, place=functools.partial(
@@ -134,10 +151,24 @@ class ActionModule(ClusterAction):
         back = NodePolicy(
             labels=labels.there, unset_labels=labels.gone, purge_labels=options["purge_labels"],
             keep_labels=options["keep_labels"], take_over=options["take_over"],
-            startup_taint=options["startup_taint"], tainted=False if options["startup_taint"] else None)
+            startup_taint=options["startup_taint"],
+            tainted=False if options["startup_taint"] and options["state"] == RETURNED else None)
         act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
                         options["offer_timeout"], options["was_taken"])
+        if options["state"] == ADMITTED:
+            return custody.admit(name, act, check_mode)
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
+
+    def _drain(self, cluster: Client, run: Run, name: str, policy: drains.DrainPolicy) -> Drain:
+        """With the others before it begins: once a node is cordoned, those beside it have been looked at."""
+        others = [each for each in self._beside if each != name]
+
+        def drain(dry_run: bool, proof: Proof) -> Dict[str, Any]:
+            beside = still_to_take(cluster, others, run) if dry_run else []
+            return drain_node(cluster, name, policy, dry_run, proof, on_screen,
+                              {each: self._beside[each] for each in beside})
+
+        return drain
 
     def _lease_was_seen(self, cluster: Client, run: Any, options: Mapping[str, Any]) -> Optional[bool]:
         """By one list for all nodes of a cluster; None where there is only one node to ask about."""
@@ -149,6 +180,20 @@ class ActionModule(ClusterAction):
                 holding = Holding(cluster, run, options["namespace"], 0, on_screen)
                 self._leases[key] = frozenset(holding.all_names())
         return name_of(options["name"]) in self._leases[key]
+
+
+def _drains_of(variables: PlayVariables, hosts: Sequence[str]) -> Dict[str, drains.DrainPolicy]:
+    """{Node: how it is drained}, by what each host's variables say. Raises GpuOpsError for hosts that are none."""
+    refuse_strange(variables, hosts, TOGETHER)
+    source = Source("", ROLE, ROLE + "_", drains.ARGUMENTS)
+    found = {}
+    for host in hosts:
+        options = variables.of_role(host, ROLE, {ROLE: source}, [ROLE + "_" + name for name in source.options])
+        said = {option: value for option, value in options.options(ROLE).items()
+                if not (option == "pods" and value == ALL_PODS)}
+        node = str(variables.value(host, NODE_NAME, defaults(ROLE)) or host)
+        found[node] = drains.policy_of(said)
+    return found
 
 
 def _counts(given: Mapping[str, Any]) -> Dict[str, int]:

@@ -21,9 +21,9 @@ from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
-from ..module_utils.rollout.budget import Asking, NodeState, Pool, Record, checked_pool
+from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
 from ..module_utils.rollout.hosts import REPAIR, Known, aim_of, host_of
-from ..module_utils.rollout.model import Host, Rollout
+from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
 from ..module_utils.rollout.text import render
@@ -141,13 +141,12 @@ class ActionModule(ClusterAction):
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
             told.append({"failed": False, **found, "name": str(cluster) if has_nodes else NO_CLUSTER,
                          "hosts": list(cluster.hosts)})
-        rollouts = [each["rollout"] for each in told if not each["failed"]]
         result = {
             "changed": False,
             "clusters": told,
             "warnings": [warning for each in told for warning in each.pop("warnings", ())],
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
-            "order": _order(rollouts),
+            "order": _order([each for each in told if not each["failed"]]),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
                               for each in told if not each["failed"]),
         }
@@ -243,7 +242,7 @@ class ActionModule(ClusterAction):
         closed = records.closed(record, pool, self._run)
         if not check_mode:
             closed = budget.change(lambda record: records.closed(record, pool, self._run))
-        return {"changed": closed != record, **_holders(closed.pool(pool))}
+        return {"changed": closed != record, **self._holders(closed.pool(pool), options)}
 
     # What is to be done
 
@@ -288,8 +287,29 @@ class ActionModule(ClusterAction):
             "text": render(rollout, decision),
             "silent": silent,
             "of_hosts": _of_hosts(rollout),
-            **_holders(pool),
+            **self._holders(pool, options),
         }
+
+    def _holders(self, pool: Pool, options: Mapping[str, Any]) -> Dict[str, Any]:
+        """Who holds a place, and whose rollout is open, for people."""
+        slots = [{"node": node, "host": slot.host, "run": slot.run, "state": slot.state,
+                  "since": slot.since.isoformat(), "reason": slot.reason, "told": self._left(node, slot, options)}
+                 for node, slot in sorted(pool.slots.items())]
+        return {"held": slots, "open": {} if pool.rollout is None else {
+            "aim": pool.rollout.aim, "since": pool.rollout.since.isoformat(),
+            "runs": [{"run": name, "controller": run.controller, "since": run.since.isoformat()}
+                     for name, run in sorted(pool.rollout.runs.items())]}}
+
+    def _left(self, node: str, slot: Slot, options: Mapping[str, Any]) -> str:
+        """Who has to do what about a place that is kept; '' where another run is at work, or was."""
+        since = slot.since.isoformat()
+        if slot.state == records.FAILED:
+            return "%s is out of service, its change has failed (%s): %s When it was looked at: %s" % (
+                slot.host or node, since, slot.reason, _freeing(options, node))
+        if slot.run == self._run:
+            return ("%s was begun with (%s), and what became of it is not known. Do: see to it that it can be reached, "
+                    "and run this again, which goes on with it first" % (slot.host or node, since))
+        return ""
 
     def _told_whole(self, refusal: Refusal, options: Mapping[str, Any], node: str) -> Refusal:
         """In the reader's words, with the command that he types where it is for a person to say that he has looked."""
@@ -324,17 +344,31 @@ class ActionModule(ClusterAction):
         # Those of the plan were told whole with it
         refusals = [each if each in rollout.refused.values() else
                     self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
-        has_place = answer.may_start and rollout.unit_of(self._host) is not None
+        unit = rollout.unit_of(self._host)
+        has_place = answer.may_start and unit is not None
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
+            "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
             "notes": list(answer.notes),
         }
+
+    def _together(
+        self, budget: Budget, pool_name: str, rollout: Rollout, unit: Optional[Unit], answer: Answer
+    ) -> List[str]:
+        """The others of its unit that have their places by the same word, or would have in check mode.
+
+        It has its own by now, and others may be at work: so it outlives a short outage as the question before it.
+        """
+        others = [name for name in unit.hosts if name != self._host] if unit is not None else []
+        pool = budget.read(OUTAGE_SECONDS, self._tell).pool(pool_name) if others else Pool()
+        return [name for name in others for node in [rollout.hosts[name].node]
+                if node in answer.before or records.is_held(pool, node, self._run)]
 
     def _tell(self, why: str) -> None:
         if people_read():
@@ -425,7 +459,7 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None, "place": {},
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -546,12 +580,19 @@ def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, 
     return next((each for each in planned.get("clusters") or () if host in each["hosts"] and "rollout" in each), None)
 
 
-def _order(rollouts: Sequence[Mapping[str, Any]]) -> List[str]:
+def _order(clusters: Sequence[Mapping[str, Any]]) -> List[str]:
     """Of the hosts of all clusters: those first that wait for nobody. After them the clusters take turns, as hosts of
-    one that have to wait would keep all forks from the others else."""
-    turns = zip_longest(*(rollout["units"] for rollout in rollouts))
-    return [*(name for rollout in rollouts for name in rollout["beside"]),
-            *(name for turn in turns for unit in turn if unit for name in unit["hosts"])]
+    one that have to wait would keep all forks from the others else.
+
+    In each those come first that have a place, whoever began with them: others wait for it, and would keep all forks
+    from them, too. Whether a run that was at work a moment ago is no more is not known yet.
+    """
+    in_turn: List[List[Mapping[str, Any]]] = []
+    for cluster in clusters:
+        held = {slot["host"] for slot in cluster.get("held", ()) if slot["state"] == records.WORKING}
+        in_turn.append(sorted(cluster["rollout"]["units"], key=lambda unit: held.isdisjoint(unit["hosts"])))
+    return [*(name for cluster in clusters for name in cluster["rollout"]["beside"]),
+            *(name for turn in zip_longest(*in_turn) for unit in turn if unit for name in unit["hosts"])]
 
 
 def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
@@ -565,13 +606,3 @@ def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
 
 def _refused(refusal: Refusal) -> Dict[str, Any]:
     return {"place": "refused", "unit": "", "why": str(refusal)}
-
-
-def _holders(pool: Pool) -> Dict[str, Any]:
-    """Who holds a place, and whose rollout is open, for people."""
-    slots = [{"node": node, "host": slot.host, "run": slot.run, "state": slot.state, "since": slot.since.isoformat(),
-              "reason": slot.reason} for node, slot in sorted(pool.slots.items())]
-    return {"held": slots, "open": {} if pool.rollout is None else {
-        "aim": pool.rollout.aim, "since": pool.rollout.since.isoformat(),
-        "runs": [{"run": name, "controller": run.controller, "since": run.since.isoformat()}
-                 for name, run in sorted(pool.rollout.runs.items())]}}

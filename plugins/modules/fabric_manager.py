@@ -45,6 +45,8 @@ options:
       - A key that neither the file of the installed version nor NVIDIA's guide has is refused, and the keys that they
         have are named.
       - Read when the service starts.
+      - With C(FABRIC_MODE) V(1) on a board of NVLink 5, its GPUs are to be reset once the service has started. A note
+        of the plan says when.
     type: dict
     default: {}
   registration_timeout:

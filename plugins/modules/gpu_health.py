@@ -30,6 +30,19 @@ options:
         written down before the look.
     type: str
     choices: [power_cycle]
+  keep:
+    description:
+      - Whether the look is one of those that are kept on the host, with its metrics, and go on where the one before has
+        ended. Where nobody looks all the time, V(false) leaves nothing behind for others to take away.
+    type: bool
+    default: true
+  known:
+    description:
+      - What is known of the host by an earlier look, as C(key) of RV(findings) has it. It is not among RV(news), and
+        fails nothing.
+    type: list
+    elements: str
+    default: []
   fail_on:
     description:
       - What fails. V(sick) is any finding by which a GPU should get no work; V(unmended) one of those whose remedy has
@@ -94,6 +107,12 @@ findings:
     first: {description: "When it was seen first, in seconds since 1970.", type: float, returned: success}
     last: {description: When it was seen last., type: float, returned: success}
     mended: {description: What was done that is its remedy; empty for nothing yet., type: str, returned: success}
+news:
+  description: What there is among them that O(known) does not name, each once by its C(code), the worst first.
+  returned: success
+  type: list
+  elements: str
+  sample: [xid 63]
 unknown:
   description: What cannot be told.
   returned: success

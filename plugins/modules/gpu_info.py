@@ -407,7 +407,9 @@ observation:
               type: int
               returned: success
             remap_pending:
-              description: Whether a row of memory waits for a reset to be remapped. Null where the GPU does not tell.
+              description:
+                - Whether a row of memory waits for a reset to be remapped, or before Ampere a page to be retired. Null
+                  where the GPU does not tell.
               type: bool
               returned: success
             remap_failed: {description: Whether a row of memory could not be remapped., type: bool, returned: success}
@@ -422,6 +424,20 @@ observation:
                 - What the driver asks for, as nvml.h numbers it. C(0) is nothing, C(1) a reset of the GPU, C(2) a
                   reboot, C(3) an end of peer work, C(4) no new work and then a reset, C(5) a recovery of the IMEX
                   domain, C(6) a reset of the bus, C(7) a reboot of the system. Null with drivers before 565.
+              type: int
+              returned: success
+            links_up:
+              description: Numbers of its NVLinks that are active.
+              type: list
+              elements: int
+              returned: success
+            links_down:
+              description: Numbers of those that are not, which need not be a fault. MIG on an A100 switches them off.
+              type: list
+              elements: int
+              returned: success
+            clock_reasons:
+              description: What holds its clocks, as nvml.h has a bit for each reason. Null where it does not tell.
               type: int
               returned: success
             processes: {description: Ids of the processes that compute., type: list, elements: int, returned: success}
@@ -461,6 +477,10 @@ observation:
             first_seconds: {description: "When first, in seconds since the boot.", type: int, returned: success}
             last_seconds: {description: "When last, in seconds since the boot.", type: int, returned: success}
             process: {description: "The process that it is about, where one is told.", type: str, returned: success}
+            caused_by:
+              description: The Xid that it followed from by its last line. Null where that names none.
+              type: int
+              returned: success
             text: {description: The rest of its last line., type: str, returned: success}
     devices:
       description: What of the host can be given to containers, as M(gpuops.nvidia.gpu_validation) returns it.

@@ -10,6 +10,8 @@ version_added: 0.1.0
 description:
   - V(taken) waits until no other manager and no other run is at work on the node, has a Lease of it, cordons it, has
     its GPU pods leave and takes the cluster components off it. What fails on the way puts back what was done.
+  - V(admitted) lets the components back to a node that stays cordoned, so that it is looked at with them before pods of
+    others come.
   - V(returned) gives it its labels again, takes the start-up taint and our cordon away and lets the Lease go. A node
     that others have cordoned, or that has the annotation C(gpuops.nvidia.com/hold), stays cordoned.
   - Runs that meet on a node do not disturb each other. One has it, and the other names it. What a run leaves behind
@@ -39,12 +41,17 @@ options:
       - V(taken) takes the node out of service. Taken by this run already, it stays so, and its Lease is renewed.
       - V(renewed) renews the Lease, and fails where the run has lost the node or somebody has uncordoned it. For before
         each task that may take long or disturbs the host.
+      - V(admitted) gives a node that this run has taken its O(labels) again and waits O(offer_timeout) seconds until it
+        is Ready and has O(offers) on offer. It stays cordoned and this run's, for M(gpuops.nvidia.gpu_validation) with
+        the scope V(cluster). It fails where the run has lost the node or somebody has uncordoned it. The start-up taint
+        stays. Where the node is not to be opened then, V(taken) takes the components off it again.
       - V(returned) puts it into service again or, with O(failures), keeps it out of it.
     type: str
     required: true
     choices:
       - taken
       - renewed
+      - admitted
       - returned
   uid:
     description:
@@ -67,21 +74,27 @@ options:
   offers:
     description:
       - What the node is to offer before V(returned) opens it, such as 8 of C(nvidia.com/gpu). RV(offers) of V(taken) is
-        what it offered before.
-      - It is waited for O(offer_timeout) seconds once the labels are there. The task fails then, and the node stays
-        cordoned.
+        what it offered before. What it offers under other names, where GPUs were divided in another way, counts.
+      - It is waited for O(offer_timeout) seconds once the labels are there, and until the node is Ready. The task fails
+        then, and the node stays cordoned. Without any, V(returned) waits for nothing, and V(admitted) for a node that
+        is Ready.
     type: dict
     default: {}
   offer_timeout:
-    description: Seconds in which the node is to offer O(offers).
+    description: Seconds in which the node is to be Ready and to offer O(offers).
     type: int
     default: 300
   was_taken:
     description:
-      - Whether this run has taken the node, and V(returned) is to give it back. It fails then, and changes nothing,
-        where the run has it no more, as one finds that stood still for longer than O(lease_seconds). Where it fails
-        for another reason without O(failures), the run has the node still, to say them.
-      - Without it, whoever has the node is waited for, and a node that nobody has is given back.
+      - Whether this run has taken the node, and V(returned) is to give it back, or V(admitted) to let the components
+        back to it. It fails then, and changes nothing, where the run has it no more, as one finds that stood still for
+        longer than O(lease_seconds). Where it fails for another reason without O(failures), the run has the node still,
+        to say them.
+      - With V(taken) it says the same of a node that this run takes once more. One that somebody has uncordoned since
+        is not cordoned again then.
+      - Without it, whoever has the node is waited for, and a node that nobody has is given back, or taken. V(admitted)
+        takes one over that another run has left, and it is to offer what it did when it was taken, where O(offers) does
+        not say otherwise.
     type: bool
     default: false
   run:
@@ -109,7 +122,8 @@ options:
     default: 900
   labels:
     description:
-      - Labels that admit the components. V(taken) takes away those that we have set, V(returned) sets them.
+      - Labels that admit the components. V(taken) takes away those that we have set, V(admitted) and V(returned) set
+        them.
     type: dict
     default: {}
   choices:
@@ -123,7 +137,8 @@ options:
     default: []
   purge_labels:
     description:
-      - Whether V(taken) takes away every label that we set, and V(returned) those that O(labels) does not name.
+      - Whether V(taken) takes away every label that we set, and V(admitted) and V(returned) those that O(labels) does
+        not name.
     type: bool
     default: false
   keep_labels:
@@ -146,6 +161,17 @@ options:
         is as well what the components get to leave the node.
     type: bool
     default: true
+  together:
+    description:
+      - Other hosts of the play that are taken in the same breath, as RV(gpuops.nvidia.gpu_rollout#module:together) of a
+        clique has them. Their Nodes are of the same cluster.
+      - V(taken) previews the drains of all of them before it cordons, evictions added up for each disruption budget,
+        and refuses where anything stands against one. Those that this run has cordoned by then are left out. It is each
+        run of the task, with its own node, that drains.
+      - How each is drained its variables C(node_maintenance_*) say, as for this host the options.
+    type: list
+    elements: str
+    default: []
   place:
     description:
       - The budget in which this run has a place for the node, such as RV(gpuops.nvidia.gpu_rollout#module:place).
@@ -182,6 +208,20 @@ EXAMPLES = r"""
     state: renewed
     lease_seconds: 3600
 
+- name: Have its components back, and its GPUs on offer
+  gpuops.nvidia.gpu_node_custody:
+    name: "{{ inventory_hostname }}"
+    state: admitted
+    labels:
+      nvidia.com/gpu.deploy.device-plugin: "true"
+    offers: "{{ taken.offers }}"
+
+- name: Have a pod compute on one of them, while no other pod comes
+  gpuops.nvidia.gpu_validation:
+    scope: [cluster]
+    node_name: "{{ inventory_hostname }}"
+    expected_resources: "{{ taken.offers }}"
+
 - name: Give it back, or keep it out of service where a check has failed
   gpuops.nvidia.gpu_node_custody:
     name: "{{ inventory_hostname }}"
@@ -210,8 +250,9 @@ of_hosts:
   sample: {"gpu-1": {"failed": false, "changed": true, "custody": "returned"}}
 custody:
   description:
-    - What became of the node. C(taken), C(renewed) or C(returned) as asked for; C(kept) where it stays out of service
-      with O(failures); C(uncordoned) where it has failures and somebody has uncordoned it, which we leave so.
+    - What became of the node. C(taken), C(renewed), C(admitted) or C(returned) as asked for; C(kept) where it stays
+      out of service with O(failures); C(uncordoned) where it has failures and somebody has uncordoned it, which we
+      leave so.
   returned: success, with O(name)
   type: str
   sample: taken
@@ -305,8 +346,8 @@ left:
 offers:
   description:
     - The GPUs that the node offered when it was taken, by resource; where a run had taken it before that has died,
-      when that run took it.
-  returned: success of V(taken)
+      when that run took it. Of V(admitted), those that it offers now.
+  returned: success of V(taken) and V(admitted)
   type: dict
   sample: {"nvidia.com/gpu": 8}
 put_back:

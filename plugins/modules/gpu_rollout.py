@@ -356,6 +356,13 @@ place:
     O(gpuops.nvidia.gpu_node_custody#module:place). Empty for one that needs none.
   returned: with O(state=start)
   type: dict
+together:
+  description:
+    - The other hosts of its unit that have their places with it, for
+      O(gpuops.nvidia.gpu_node_custody#module:together). Empty for one that begins alone.
+  returned: with O(state=start)
+  type: list
+  elements: str
 slots:
   description: How the places stood, and who took them.
   returned: with O(state=start)
@@ -390,6 +397,12 @@ held:
     state: {description: C(working) or C(failed)., type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
     reason: {description: What failed., type: str, returned: success}
+    told:
+      description:
+        - The same for a person, with the command to type where its change has failed, or with what to do where this run
+          has begun with it and lost it. Empty where another run is at work, or was.
+      type: str
+      returned: success
 open:
   description: The open rollout of the pool; empty where there is none.
   returned: with O(state=closed)

@@ -51,7 +51,8 @@ options:
     description:
       - Whether a unit, C(gpuops-nvidia-watch.service), runs C(gpuops watch), which looks at the health of the GPUs all
         the time. It looks at once when the driver logs something, and every minute in any case; NVML is asked more
-        seldom, since that wakes GPUs that nobody uses. C(docs/health.md) has what it looks at and what it costs.
+        seldom, since that wakes GPUs that nobody uses. C(docs/health.md) has what it looks at, C(docs/agent.md) what it
+        costs.
       - It is started as soon as it is there, and started anew with the code of each release. Between two rounds it
         holds nothing of the driver, so neither a reset of a GPU nor an exchange of the driver has to stop it.
     type: bool
@@ -88,15 +89,17 @@ options:
         node-problem-detector. C(gpuops node) does, C(gpuops boot) at its end, and whoever watches the host's health.
       - V(condition) has it tell the conditions C(GpuSick), C(GpuResetPending) and C(GpuWarning). A boot that has failed
         is C(GpuSick) with its reason.
-      - V(cordon) has it cordon its node too while a GPU is sick or its boot has failed, with the reason in the
-        annotation C(gpuops.nvidia.com/health-cordon), and take that cordon back, and no other, when the host is known
-        to be well.
+      - V(cordon) has it cordon its node too while a GPU is sick, the driver asks for no new work on one (recovery
+        actions 3 and 4) or its boot has failed, with the reason in the annotation
+        C(gpuops.nvidia.com/health-cordon), and take that cordon back, and no other, when the host is known to be well.
       - V(none) takes back what was told.
     type: str
     choices: [none, condition, cordon]
     default: none
   kubeconfig:
-    description: Kubeconfig with the credential of the host's node, for O(node_condition). It is read anew at each use.
+    description:
+      - Kubeconfig with the credential of the host's node, for O(node_condition). It is read anew at each use.
+      - The kubelet's may do more than the host has to say. C(docs/agent.md) has a token that may not.
     type: path
     default: /etc/kubernetes/kubelet.conf
   policy:

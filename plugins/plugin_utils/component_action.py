@@ -32,6 +32,7 @@ from .cluster_action import FROM_VARIABLES, ClusterAction, checked
 from .clusters import NAMING, PlayCluster, PlayVariables, clusters_of
 from .collected import Collected
 from .component_variables import ClusterWord, variables_behind
+from .many_hosts import Clients
 from .plan_files import (
     APPROVED_FLEET,
     APPROVED_FROM,
@@ -134,7 +135,7 @@ class ComponentAction(ClusterAction):
 
     def _carry(self, access: Connection, wanted: Sequence[Wanted], told: Dict[str, Any]) -> None:
         """Have one cluster as it is wanted. told: takes up what is known by then. Raises GpuOpsError."""
-        self._serve(Client(access), wanted, told, secrets(access))
+        self._serve(Clients().to(access), wanted, told, secrets(access))
 
     def chosen(self, word: Optional[ClusterWord]) -> Optional[Sequence[str]]:
         """Which components a cluster is to have, where that is not all that the task gives options for."""

@@ -3,6 +3,8 @@
 """What one task does for the Nodes of many hosts, as a fleet pays for every process that Ansible starts for a host."""
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -35,20 +37,39 @@ class _Waiting:
     cluster: int
 
 
-class Clients(threading.local):
-    """The connections of one thread, each made once."""
+class Clients:
+    """The connections of each thread, each made once.
+
+    Ansible does each task in a process of its own, which lives on where ansible-playbook is killed. One that waits for
+    its host's turn, or for a node, would say for an hour that its run is at work, and then take what nobody gives back:
+    so it asks no cluster for anything any more.
+    """
 
     def __init__(self) -> None:
-        self._made: List[Tuple[Connection, Client]] = []
+        self._of_thread = threading.local()
+        # By whoever began this process: it may have been left alone before it came to look
+        begun_by = multiprocessing.parent_process()
+        self._parent = os.getppid() if begun_by is None else begun_by.pid
 
     def to(self, access: Connection) -> Client:
         """Raises GpuOpsError where the connection cannot be one."""
-        for known, client in self._made:
+        made: List[Tuple[Connection, Client]] = self._of_thread.__dict__.setdefault("made", [])
+        for known, client in made:
             if known == access:
                 return client
         with _CONNECTING:
-            self._made.append((access, Client(access)))
-        return self._made[-1][1]
+            made.append((access, Client(access, proof=self._prove_the_run)))
+        return made[-1][1]
+
+    def _prove_the_run(self) -> None:
+        """Of the process, whichever of its threads asks: a list is read by one of its own."""
+        if os.getppid() != self._parent:
+            raise GpuOpsError(
+                "cluster.run_ended",
+                found="the process that has begun this task, of ansible-playbook, is no more",
+                wanted="a run that goes on with what it has asked for",
+                remedy="run again: what was begun counts as left by a run that has died",
+            )
 
 
 def for_hosts(
@@ -66,16 +87,7 @@ def for_hosts(
                    a cluster that does not answer holds up no other: each has its turn, and it is not asked again.
     Raises GpuOpsError where a host is none of the play.
     """
-    there = frozenset(variables.hosts)
-    strange = [host for host in hosts if host not in there]
-    if strange:
-        raise GpuOpsError(
-            "cluster.hosts_not_of_play",
-            found="`hosts` names %s, which the play does not have" % ", ".join(strange),
-            wanted="hosts of the play, whose variables say which Nodes they are",
-            remedy="correct the names, or have the play's own `hosts` name them too",
-            option=HOSTS,
-        )
+    refuse_strange(variables, hosts, HOSTS)
     known = defaults(role)
     told: Dict[str, Dict[str, Any]] = {}
     waiting: List[List[_Waiting]] = []
@@ -114,6 +126,20 @@ def for_hosts(
         told.update(zip([each.host for each in in_turn], pool.map(done, in_turn)))
     return {"changed": any(each["changed"] for each in told.values()),
             "of_hosts": {host: {"failed": False, **told[host]} for host in hosts if host in told}}
+
+
+def refuse_strange(variables: PlayVariables, hosts: Collection[str], option: str) -> None:
+    """Raises GpuOpsError where an option names hosts that are none of the play."""
+    there = frozenset(variables.hosts)
+    strange = [host for host in hosts if host not in there]
+    if strange:
+        raise GpuOpsError(
+            "cluster.hosts_not_of_play",
+            found="`%s` names %s, which the play does not have" % (option, ", ".join(strange)),
+            wanted="hosts of the play, whose variables say which Nodes they are",
+            remedy="correct the names, or have the play's own `hosts` name them too",
+            option=option,
+        )
 
 
 def _failed(error: Exception, host: str) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests" / name) for name in ("gates", "unit/playbooks", "unit/cluster")]
@@ -86,7 +86,8 @@ class Bench:
         inventory.write_text(inventory_of(self.names, way.stored))
         spent = measuring.spent(("ansible-playbook", way.playbook, "--inventory", str(inventory)), self.environment,
                                 self.directory, output)
-        return {**spent, "lines": shown(output.read_text())}
+        with output.open() as lines:
+            return {**spent, "lines": shown(lines)}
 
     def compare(self, rounds: int) -> Dict[str, List[Dict[str, Any]]]:
         """All ways in turn; the first round is not counted."""
@@ -109,10 +110,15 @@ def inventory_of(names: Sequence[str], stored: Path) -> str:
         "ansible_connection": "local", "ansible_python_interpreter": sys.executable, "stored": str(stored)}}})
 
 
-def shown(output: str) -> int:
-    """How many lines the plan of the fleet has; 0 where there is none."""
-    _before, found, after = output.partition("TASK [Say it of all hosts and clusters]")
-    return len(after.split("\nok: [")[0].splitlines()) - 1 if found else 0
+def shown(output: Iterable[str]) -> int:
+    """How many lines the plan of the fleet has; 0 where there is none. Line by line, as measuring.changes()."""
+    count, is_plan = 0, False
+    for line in output:
+        if is_plan and line.startswith("ok: ["):
+            break
+        count += is_plan
+        is_plan = is_plan or line.startswith("TASK [Say it of all hosts and clusters]")
+    return count
 
 
 def summary(runs: Dict[str, List[Dict[str, Any]]], hosts: int) -> Dict[str, Dict[str, Any]]:

@@ -35,7 +35,7 @@ BEGIN = "<!-- Made from meta/argument_specs.yml by tests/gates/documentation.py 
 END = "<!-- End of what is made -->"
 # Ansible's markup of names, values and code
 MARKUP = re.compile(r"\b[BCEIMOPV]\(([^)]*)\)")
-FOLLOWS = re.compile(r"(\w+) \| default\((.*)\)")
+FOLLOWS = re.compile(r"(\w+) \| default\((.*?)(?:, true)?\)")
 LONGEST_DEFAULT = 120
 # How that of a new role begins
 README = "# gpuops.nvidia.%s\n\n%s.\n\n%s\n%s\n"

@@ -83,16 +83,16 @@ def _interpreters(release: str) -> Dict[str, str]:
 def _pythons(release: str, python: str) -> List[str]:
     """Options of ansible-test: which Pythons files are imported with, each file by a process of its own.
 
-    The oldest and the newest release, which are tested time and again, do so with the oldest and the newest; those
+    The oldest and the newest release, which are tested time and again, do so with the oldest and with the newest; those
     between them with all.
     """
-    if release not in cores.oldest_and_newest():
+    ends = cores.oldest_and_newest()
+    if release not in ends:
         return ["--local"]
     found = _interpreters(release)
-    ends = dict.fromkeys([*list(found)[:1], *list(found)[-1:]])
+    version = list(found)[0 if release == ends[0] else -1]
     own = Path(python).name.replace("python", "")
-    return ["--controller", "origin:python=%s" % own,
-            *(word for version in ends for word in ("--target-python", "%s@%s" % (version, found[version])))]
+    return ["--controller", "origin:python=%s" % own, "--target-python", "%s@%s" % (version, found[version])]
 
 
 def _interpreter_directories(release: str) -> List[str]:

@@ -99,7 +99,7 @@ def laboratory_gates() -> List[Gate]:
 
 def slow_gates() -> List[Gate]:
     return [Gate("slow", "Debian's own driver, compiled, and an upgrade of a fleet", _slow, 4000),
-            Gate("program-variations", "variations of the tests that run programs", _program_variations, 2400),
+            Gate("unit-variations", "variations of unit tests and of those that run programs", _unit_variations, 3600),
             Gate("variations", "variations of the tests on laboratory hosts", _variations, 4000, needs=("lab-parts",))]
 
 
@@ -155,16 +155,16 @@ def _docs(bench: Bench) -> None:
 def _unit(bench: Bench) -> None:
     directories = [directory for directory in PYTEST_DIRECTORIES if any((REPOSITORY / directory).rglob("test_*.py"))]
     # What these leave of the processors goes to what runs in the background
-    bench.pytest([*_pytest(_processors()), *directories, *("--ignore=" + directory for directory in PROGRAMS)],
-                 cwd=REPOSITORY)
+    bench.pytest([*_pytest(_processors()), "-m", "not variation", *directories,
+                  *("--ignore=" + directory for directory in PROGRAMS)], cwd=REPOSITORY)
 
 
 def _programs(bench: Bench) -> None:
     bench.pytest([*_pytest(_waiting_workers()), "-m", "not variation", *PROGRAMS], cwd=REPOSITORY)
 
 
-def _program_variations(bench: Bench) -> None:
-    bench.pytest([*_pytest(_waiting_workers()), "-m", "variation", *PROGRAMS], cwd=REPOSITORY)
+def _unit_variations(bench: Bench) -> None:
+    bench.pytest([*_pytest(_waiting_workers()), "-m", "variation", *PYTEST_DIRECTORIES], cwd=REPOSITORY)
 
 
 def _pytest(workers: int) -> List[Word]:

@@ -97,9 +97,11 @@ class Bed:
 
     def boot(self) -> Dict[str, Any]:
         say = self.fleet.say
+        unit = say(self.host, "systemctl", "is-active", UNIT)
+        # Later than its unit, which says last that it has ended
         record = json.loads(say(self.host, "cat", "/run/gpuops/boot.json") or "{}")
-        return {"unit": say(self.host, "systemctl", "is-active", UNIT), "state": record.get("state", ""),
-                "kubelet": say(self.host, "systemctl", "is-active", KUBELET), "reason": record.get("reason", "")}
+        return {"unit": unit, "state": record.get("state", ""), "reason": record.get("reason", ""),
+                "kubelet": say(self.host, "systemctl", "is-active", KUBELET)}
 
     def journal(self) -> str:
         return self.fleet.say(self.host, "journalctl", "-b", "--no-pager", "-u", UNIT)

@@ -22,6 +22,7 @@ from gpulab.lab import Lab
 
 DEMO_HOSTS = ("a100", "h100")
 STATE = "/var/lib/gpuops"
+SOURCES = "/etc/apt/sources.list.d/%s.sources"
 JOURNAL = STATE + "/journal.jsonl"
 # What check mode promises not to touch: configuration, programs, kernel modules, and the package manager's state.
 SYSTEM = ("/etc", "/usr", "/boot", "/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt")
@@ -195,6 +196,15 @@ class Fleet:
         assert done.code == 0, done.failures()
 
     # On a host
+
+    def offer(self, host: str, name: str, served: str, suite: str, component: str) -> None:
+        """One more source of packages, as Debian's own are configured. served: as of Lab.serve()."""
+        words = ('sed "s,^URIs:.*,URIs: http://packages.gpulab:8480/%s,; s/^Suites:.*/Suites: %s/; s/^Components:.*/'
+                 'Components: %s/" %s > %s; apt-get -qq update')
+        self.lab.ssh(host, ["sh", "-c", words % (served, suite, component, SOURCES % "debian", SOURCES % name)])
+
+    def withdraw(self, host: str, name: str) -> None:
+        self.lab.ssh(host, ["sh", "-c", "rm -f %s; apt-get -qq update" % (SOURCES % name)])
 
     def say(self, host: str, *argv: str) -> str:
         return str(self.lab.ssh(host, list(argv), check=False).stdout).strip()

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import canonical
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 from gpulab import silicon
+from gpulab.parts import cloud_init
 from gpulab.topology import parse
 
 ASKED, BORN = "asked", "born"
@@ -63,6 +64,13 @@ def before(fleet: Fleet) -> Dict[str, str]:
     return fleet.fingerprint(BORN)
 
 
+@pytest.fixture(scope="module")
+def by_site(fleet: Fleet) -> str:
+    """The host that a controller has set up."""
+    fleet.play("gpuops.nvidia.site", "--limit", ASKED, **POLICY)
+    return ASKED
+
+
 def gpuops(fleet: Fleet, *words: str) -> Tuple[int, Dict[str, Any]]:
     done = fleet.lab.ssh(BORN, ["gpuops", *words, "--json"], check=False)
     assert done.stdout, done.stderr
@@ -101,6 +109,10 @@ def booted(fleet: Fleet) -> Dict[str, str]:
     return told()
 
 
+def power_limits(fleet: Fleet) -> List[str]:
+    return fleet.say(BORN, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits").split()
+
+
 def said(fleet: Fleet) -> str:
     return fleet.say(BORN, "journalctl", "-b", "-u", UNIT)
 
@@ -121,7 +133,7 @@ def test_its_plan_of_a_bare_host_is_the_controllers(fleet: Fleet) -> None:
     assert "packages.install" in fleet.say(BORN, "gpuops", "plan")
 
 
-def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: Fleet) -> None:
+def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: Fleet, by_site: str) -> None:
     """By itself, as site would have made it one."""
     planned, since = gpuops(fleet, "plan")[1]["plan"], len(fleet.events(BORN))
     told = booted(fleet)
@@ -132,11 +144,10 @@ def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: F
     # What the GPUs are set to could be planned only once their driver answered
     assert_journal_is_plan([event for event in fleet.events(BORN)[since:]
                             if event["step"]["capability"] not in planned["waiting"]], planned)
-    fleet.play("gpuops.nvidia.site", "--limit", ASKED, **POLICY)
     # What scripts of packages start while a host runs, they leave alone while it boots
-    assert closed(fleet, BORN) == closed(fleet, ASKED)
-    assert fleet.packages(BORN) == fleet.packages(ASKED)
-    assert fleet.kept(BORN)["packages"] == fleet.kept(ASKED)["packages"]
+    assert closed(fleet, BORN) == closed(fleet, by_site)
+    assert fleet.packages(BORN) == fleet.packages(by_site)
+    assert fleet.kept(BORN)["packages"] == fleet.kept(by_site)["packages"]
 
 
 def test_it_joins_its_cluster_then_and_takes_pods(fleet: Fleet) -> None:
@@ -172,8 +183,7 @@ def test_what_a_boot_loses_is_back_before_the_kubelet_and_nothing_else_is_done(f
     told = booted(fleet)
     assert (told["kubelet"], told["state"]) == ("active", "validated")
     assert {event["step"]["capability"] for event in fleet.events(BORN)[since:]} <= {"settings", "cdi"}
-    assert fleet.say(BORN, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits").split() == [
-        "150.00", "150.00"]
+    assert power_limits(fleet) == ["150.00", "150.00"]
 
 
 def watching(fleet: Fleet) -> Dict[str, str]:
@@ -234,14 +244,31 @@ def test_a_host_whose_packages_cannot_be_had_starts_no_kubelet(fleet: Fleet) -> 
 
 
 @pytest.mark.variation
-def test_by_a_person_it_writes_the_journal_that_site_writes(fleet: Fleet) -> None:
-    """Event by event."""
+def test_by_a_person_it_writes_the_journal_that_site_writes(fleet: Fleet, by_site: str) -> None:
+    """Event by event, on a host that has fetched nothing yet, as the other had not."""
+    fleet.lab.reset(BORN)
+    forget_node(fleet)
     assert fleet.tasks(BORN, AGENT, **POLICY).code == 0
     since = len(fleet.events(BORN))
     code, told = gpuops(fleet, "apply")
     assert code == 0, told
-    assert written(fleet.events(BORN)[since:]) == written(fleet.events(ASKED))
+    assert written(fleet.events(BORN)[since:]) == written(fleet.events(by_site))
     assert gpuops(fleet, "validate")[0] == 0
+
+
+@pytest.mark.variation
+def test_what_is_sick_is_mended_by_who_asks_the_host_where_its_policy_says_so(fleet: Fleet) -> None:
+    assert fleet.tasks(BORN, AGENT, gpu_repair_state="repaired", **POLICY).code == 0
+    assert gpuops(fleet, "plan")[1]["converged"]
+    silicon.inject_fault(fleet.lab.host(BORN).silicon, "recovery", 1)
+    told = gpuops(fleet, "health")[1]
+    assert (told["verdict"], told["remedy"], len(told["findings"])) == ("sick", "reset", 1), told
+    assert [step["action"] for step in gpuops(fleet, "plan")[1]["plan"]["steps"]] == ["repair.reset"]
+    code, told = gpuops(fleet, "apply")
+    assert code == 0 and [step.split("/")[1] for step in told["applied"]] == ["repair.reset"], told
+    assert gpuops(fleet, "validate")[0] == 0 and gpuops(fleet, "health")[1]["findings"] == []
+    assert gpuops(fleet, "plan")[1]["converged"]
+    assert power_limits(fleet) == ["150.00", "150.00"]
 
 
 # Of an image, and of the pool that is made of it
@@ -251,10 +278,6 @@ SEED = "/var/lib/cloud/seed/nocloud"
 # All else that it would set up (names, networks, accounts, package sources) is the laboratory's
 CLOUD_INIT = {"datasource_list": ["NoCloud"], "network": {"config": "disabled"}, "preserve_hostname": True,
               "cloud_init_modules": ["write-files"], "cloud_config_modules": [], "cloud_final_modules": []}
-
-
-def power_limits(fleet: Fleet) -> List[str]:
-    return fleet.say(BORN, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits").split()
 
 
 @pytest.mark.variation
@@ -267,8 +290,10 @@ def test_a_pool_says_by_cloud_init_what_its_nodes_are_to_be(fleet: Fleet) -> Non
     told = {"write_files": [{**file, "content": json.dumps(policy)}]}
     placed = {"/etc/cloud/cloud.cfg.d/90-laboratory.cfg": json.dumps(CLOUD_INIT),
               SEED + "/meta-data": "instance-id: a\n", SEED + "/user-data": "#cloud-config\n" + json.dumps(told)}
+    fleet.lab.serve(cloud_init.NAME, cloud_init.NAME)
+    fleet.offer(BORN, "cloud-init", cloud_init.NAME, "bookworm", "main")
     assert fleet.tasks(BORN, [
-        {"ansible.builtin.apt": {"name": "cloud-init", "install_recommends": False, "update_cache": True}},
+        {"ansible.builtin.apt": {"name": "cloud-init", "install_recommends": False}},
         {"ansible.builtin.file": {"path": SEED, "state": "directory"}},
         *({"ansible.builtin.copy": {"dest": path, "content": text}} for path, text in placed.items())]).code == 0
     told = booted(fleet)
@@ -278,6 +303,7 @@ def test_a_pool_says_by_cloud_init_what_its_nodes_are_to_be(fleet: Fleet) -> Non
     assert fleet.say(BORN, "stat", "-c", "%a %U", POLICY_FILE) == "600 root"
     assert fleet.tasks(BORN, [{"ansible.builtin.apt": {"name": "cloud-init", "state": "absent", "purge": True}},
                               {"ansible.builtin.file": {"path": SEED, "state": "absent"}}]).code == 0
+    fleet.withdraw(BORN, "cloud-init")
 
 
 @pytest.mark.variation

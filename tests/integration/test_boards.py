@@ -16,6 +16,10 @@ from laboratory import Fleet, new_lab
 from gpulab import silicon
 from gpulab.topology import parse
 
+# What is decided for each board is planned in words (tests/unit/fabric), and on the hosts of many tests a board with
+# switches has its manager
+pytestmark = pytest.mark.variation
+
 HOST = "b200"
 GT_710, H100 = "0000:f1:00.0", "0000:f2:00.0"
 

@@ -172,6 +172,7 @@ def test_a_specification_from_before_the_toolkit_is_renewed(fleet: Fleet) -> Non
     assert module(fleet, "cdi_spec")["changed"] is False
 
 
+@pytest.mark.variation
 def test_names_by_index_alone_are_judged_alike(fleet: Fleet) -> None:
     fleet.lab.host(HOST).ssh(["sh", "-c", "cat > " + ENVIRONMENT],
                              feed="NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES=index\n")
@@ -188,6 +189,7 @@ def test_names_by_index_alone_are_judged_alike(fleet: Fleet) -> None:
     assert len(devices(fleet)) == 2
 
 
+@pytest.mark.variation
 def test_a_second_file_with_the_same_devices_is_named_and_left(fleet: Fleet) -> None:
     fleet.say(HOST, "cp", SPEC, "/run/cdi/copy.yaml")
     assert "copy.yaml" in module(fleet, "cdi_spec")["plan"]["notes"][0]
@@ -358,6 +360,7 @@ def test_a_boot_goes_on_without_a_specification(fleet: Fleet, witness: None) -> 
     assert linked(fleet) == nodes(fleet)
 
 
+@pytest.mark.variation
 def test_a_toolkit_without_units_has_ours_and_it_is_right_after_a_boot(fleet: Fleet) -> None:
     shell(fleet, "systemctl disable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service;"
                  " mkdir /root/units; mv $(find /lib/systemd/system -name 'nvidia-cdi-refresh.*') /root/units;"
@@ -376,6 +379,7 @@ def test_a_toolkit_without_units_has_ours_and_it_is_right_after_a_boot(fleet: Fl
         "cdi/service.enable/nvidia-cdi-refresh.service"]
 
 
+@pytest.mark.variation
 def test_a_specification_is_stale_after_the_exchange_of_the_driver(fleet: Fleet) -> None:
     fleet.say(HOST, "systemctl", "stop", "nvidia-cdi-refresh.path")
     exchange = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.gpu_driver", "tasks_from": part}}
@@ -390,6 +394,7 @@ def test_a_specification_is_stale_after_the_exchange_of_the_driver(fleet: Fleet)
     assert not module(fleet, "gpu_validation").get("failed")
 
 
+@pytest.mark.variation
 def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet) -> None:
     fleet.lab.host(HOST).ssh(["sh", "-c", "cat > " + ENVIRONMENT],
                              feed="NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES=uuid\n")
@@ -400,6 +405,7 @@ def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet)
     assert len(devices(fleet)) == 2
 
 
+@pytest.mark.variation
 def test_a_leftover_in_the_other_directory_goes_when_asked(fleet: Fleet) -> None:
     shell(fleet, "mkdir -p /etc/cdi; sed s/GPU-/GPU-9/ %s > %s" % (SPEC, LEFTOVER))
     assert LEFTOVER in [kept["subject"] for kept in module(fleet, "cdi_spec")["plan"]["kept"]]
@@ -407,6 +413,7 @@ def test_a_leftover_in_the_other_directory_goes_when_asked(fleet: Fleet) -> None
     assert shell(fleet, "ls " + LEFTOVER) == ""
 
 
+@pytest.mark.variation
 def test_uninstall_leaves_nothing_behind(fleet: Fleet) -> None:
     assert fleet.say(HOST, "ls", "/run/nvidia/validations") == "driver-ready\ntoolkit-ready"
     before = reloads(fleet)

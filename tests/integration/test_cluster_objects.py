@@ -326,6 +326,7 @@ def test_a_kind_that_is_missing_is_refused_until_somebody_brings_it(cluster: Clu
     cluster.kubectl("delete", "crd/" + str(SERVICE_MONITORS["metadata"]["name"]))  # type: ignore[index]
 
 
+@pytest.mark.variation
 def test_through_a_proxy_that_spoils_requests(cluster: Cluster, lab: Lab, tmp_path: Path) -> None:
     """Every request once by each kind of fault; and each writing one alone. The end is always the same."""
     only = ["gpu_feature_discovery", "device_plugin"]

@@ -79,6 +79,7 @@ def write(fleet: Fleet, text: str) -> None:
     fleet.lab.host(HOST).ssh(["sh", "-c", "mkdir -p $(dirname %s); cat > %s" % (SETTINGS, SETTINGS)], feed=text)
 
 
+@pytest.mark.variation
 def test_the_runtimes_are_those_of_the_running_daemon(fleet: Fleet) -> None:
     assert not toolkit(fleet).get("failed")
     assert 'runtimes = ["/usr/sbin/runc"]' in settings(fleet)
@@ -101,6 +102,7 @@ def test_the_runtimes_are_those_of_the_running_daemon(fleet: Fleet) -> None:
     assert "/gone/runc" in failure(toolkit(fleet, low_level_runtimes=["/gone/runc"]))
 
 
+@pytest.mark.variation
 def test_cri_o_keeps_its_runtime_outside_of_path(fleet: Fleet) -> None:
     wanted = "/usr/libexec/crio/runc"
     assert fleet.say(CRIO, "systemctl", "is-active", "crio") == "active"

@@ -207,6 +207,7 @@ def test_the_handler_comes_and_goes_and_pods_go_on(toolkit: World) -> None:
     assert toolkit.module(state="absent")["changed"] is False
 
 
+@pytest.mark.variation
 def test_a_restart_that_was_put_off_or_cut_short_is_made_up_for(toolkit: World) -> None:
     daemon = toolkit.daemon()
     result = toolkit.done(allowed_disruption="service_restart")
@@ -261,8 +262,10 @@ def test_a_crio_that_does_not_come_up_gets_its_files_back(toolkit: World) -> Non
 
 
 @pytest.mark.parametrize(("name", "text", "told"), [
-    ("30-broken.conf", "[crio.runtime]\nlog_level = \"info\"\n[crio.runtime\n", "30-broken.conf:3: "),
-    ("30-none.conf", "[crio.runtime]\ndefault_runtime = \"none\"\n", "default_runtime set to"),
+    pytest.param("30-broken.conf", "[crio.runtime]\nlog_level = \"info\"\n[crio.runtime\n", "30-broken.conf:3: ",
+                 marks=pytest.mark.variation),
+    pytest.param("30-none.conf", "[crio.runtime]\ndefault_runtime = \"none\"\n", "default_runtime set to",
+                 marks=pytest.mark.variation),
     ("99-nvidia.conf", "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/local/nvidia/toolkit/nvidia\"\n",
      "99-nvidia.conf has the handler 'nvidia' with runtime_path"),
 ], ids=["no TOML", "a default that is not there", "another program"])
@@ -301,6 +304,7 @@ def test_what_nvidia_ctk_writes_stops_crio_and_can_be_taken_over(toolkit: World)
     assert list(different(toolkit.delivered, toolkit.files())) == [OURS]
 
 
+@pytest.mark.variation
 def test_options_of_the_daemon_are_seen(toolkit: World) -> None:
     toolkit.put("/etc/sysconfig/crio", (
         'CRIO_CONFIG_OPTIONS="--config-dir=/etc/crio/other --default-runtime=runc"\n'))

@@ -114,7 +114,7 @@ def render_as_k3s(node: Node, name: str, release: str, base: str, program: str) 
 
 
 @pytest.mark.parametrize(("name", "release", "base", "program", "file"), [
-    ("k3s", "1.7", "base-v2", "k3s", "config.toml.tmpl"),
+    pytest.param("k3s", "1.7", "base-v2", "k3s", "config.toml.tmpl", marks=pytest.mark.variation),
     pytest.param("rke2", "2.2", "base-v3", "k3s", "config-v3.toml.tmpl", marks=pytest.mark.variation),
     pytest.param("k3s", "2.2", "base-v3", "k3s-with-imports", "config-v3.toml.d/99-gpuops-nvidia.toml",
                  marks=pytest.mark.variation),
@@ -138,6 +138,7 @@ def test_k3s_and_rke2(node: Node, name: str, release: str, base: str, program: s
     assert not node.path(directory + "/" + file).exists() and not node.path("/etc/rancher").exists()
 
 
+@pytest.mark.variation
 def test_a_program_that_k3s_finds_takes_a_restart_alone(node: Node) -> None:
     render_as_k3s(node, "k3s", "2.2", "base-v3", "k3s-with-imports")
     program = node.path("/usr/bin/nvidia-container-runtime")

@@ -161,6 +161,7 @@ def test_a_reload_brings_the_runtime_and_containers_go_on(dock: Dock, sleeper: s
     assert not dock.configure()["changed"]
 
 
+@pytest.mark.variation
 def test_a_reload_that_was_put_off_is_made_up_for(dock: Dock, sleeper: str) -> None:
     process = dock.process()
     first = dock.configure(allowed_disruption="none")
@@ -172,6 +173,7 @@ def test_a_reload_that_was_put_off_is_made_up_for(dock: Dock, sleeper: str) -> N
     assert sleeper in dock.engine.running_containers()
 
 
+@pytest.mark.variation
 def test_a_default_comes_by_a_reload_and_goes_by_a_restart(dock: Dock, sleeper: str) -> None:
     process = dock.process()
     dock.configure(default_handler=True)
@@ -279,6 +281,7 @@ def output(dock: Dock, command: List[str], **host: Any) -> str:
     return dock.get("/containers/%s/logs?stdout=1&stderr=1" % made)
 
 
+@pytest.mark.variation
 def test_after_site_a_container_gets_the_gpu_that_it_asks_for(dock: Dock) -> None:
     """Everything of the collection on a host whose runtime is Docker, found by itself."""
     dock.fleet.play("gpuops.nvidia.site")

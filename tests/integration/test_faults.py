@@ -64,8 +64,10 @@ def test_a_container_computes_with_what_the_runtime_gives_it(demo: Fleet, instal
 
 
 @pytest.mark.parametrize("word, told, remedy", [
-    ("libcuda.so", "libcuda.so.1: cannot open shared object file", "update-ldcache"),
-    ("libnvidia-ptxjitcompiler", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND (221)", "libnvidia-ptxjitcompiler.so.1"),
+    pytest.param("libcuda.so", "libcuda.so.1: cannot open shared object file", "update-ldcache",
+                 marks=pytest.mark.variation),
+    pytest.param("libnvidia-ptxjitcompiler", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND (221)",
+                 "libnvidia-ptxjitcompiler.so.1", marks=pytest.mark.variation),
     ("/dev/nvidia-uvm", "CUDA_ERROR_UNKNOWN (999); the container has no /dev/nvidia-uvm", "/dev/nvidia-uvm"),
 ])
 def test_what_a_container_lacks_is_named_by_the_pod_that_computes_in_it(

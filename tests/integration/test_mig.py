@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import gpu_pods
 import pytest
@@ -91,6 +91,10 @@ def module(fleet: Fleet, name: str, **options: Any) -> Dict[str, Any]:
 
 
 BALANCED = {"mig-1g.10gb": 2 * GPUS, "mig-2g.20gb": GPUS, "mig-3g.40gb": GPUS}
+# What the host may be when it boots, by how many instances it has: the policy, and what its node offers
+LAYOUTS: Dict[int, Tuple[Dict[str, Any], Dict[str, int]]] = {
+    4 * GPUS: ({"mig_config": "all-balanced"}, BALANCED),
+    7 * GPUS: ({"mig_config": "all-1g.10gb", "device_plugin_config": SINGLE}, {"gpu": 7 * GPUS})}
 
 
 def test_a_bare_host_is_divided_and_offered_in_the_run_that_brings_its_driver(fleet: Fleet) -> None:
@@ -120,6 +124,7 @@ def test_another_layout_goes_round_what_is_in_use(fleet: Fleet) -> None:
     shell(fleet, "pkill -f O_PATH")
 
 
+@pytest.mark.variation
 def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: Fleet) -> None:
     """One pod has an instance that both layouts have, another one that goes."""
     keeper = gpu_pods.pod("keeper", HOST, 1, "nvidia.com/mig-1g.10gb")
@@ -147,6 +152,7 @@ def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: F
 
 def test_a_boot_brings_layout_and_settings_back_before_containers_start(fleet: Fleet) -> None:
     before = instances(fleet)
+    policy, offers = LAYOUTS[len(before)]
     settings = [{"match": ["all"], "power_limit": 500, "gpu_clocks": [1200, 1980]}]
     assert not fleet.tasks(HOST, [{"gpuops.nvidia.gpu_settings": {"gpus": settings}}]).result(
         HOST, "gpu_settings").get("failed")
@@ -157,11 +163,11 @@ def test_a_boot_brings_layout_and_settings_back_before_containers_start(fleet: F
     assert fleet.say(HOST, "systemctl", "is-active", UNIT) == "active"
     assert fleet.say(HOST, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader").split("\n") == [
         "500.00 W"] * GPUS
-    assert instances(fleet) == before and len(before) == 7 * GPUS
+    assert instances(fleet) == before
     assert in_specification(fleet) == sorted(mig_devices(fleet))
-    again = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE, gpu_settings_gpus=settings)
+    again = site(fleet, gpu_settings_gpus=settings, **policy)
     assert [task for _host, task in again.changes() if not task.endswith("Validate the host")] == [], "what is in /run"
-    assert offered(fleet) == {"gpu": 7 * GPUS}
+    assert offered(fleet) == offers
 
 
 @pytest.mark.variation

@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "unit" / "cluster"))
 
 from custody_bed import COMPLETIONS, NAMESPACE, NODE, PATH, WAYS, Bed, Killed, kill  # noqa: E402
 from custody_cases import (  # noqa: E402, F401
+    TestAdmitting,
     TestAStoppedRun,
     TestOptOuts,
     TestOthersAtWork,
@@ -59,7 +60,9 @@ def fresh(bed: Bed) -> Bed:
             if error.status != 404:
                 raise
     bed.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {
-        "name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
+        "name": NODE, "labels": {"kubernetes.io/hostname": NODE}}, "status": {"conditions": [
+            {"type": "Ready", "status": "True", "reason": "KubeletReady",
+             "lastHeartbeatTime": "2026-07-01T12:00:00Z", "lastTransitionTime": "2026-07-01T12:00:00Z"}]}})
     bed.give_back("earlier")
     return bed
 

@@ -72,6 +72,7 @@ def test_the_plan_is_saved_where_its_reader_is_and_another_policy_is_not_it(flee
         assert fleet.say(host, "ls", "-A", "/var/lib/gpuops") == ""
 
 
+@pytest.mark.variation
 def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: Fleet) -> None:
     """Somebody is there between the plan of all hosts and the turn of this one."""
     fleet.play("gpuops.nvidia.plan", "--limit", "one", gpu_plan_dir="approved")

@@ -61,6 +61,13 @@ class Bed:
         self.root(LOG).write_text("6,1,1000,-;a laboratory\n")
         self.say("mount", "--bind", LOG, "/dev/kmsg")
 
+    def logs(self, message: str) -> None:
+        """The kernel does, now."""
+        log = self.root(LOG)
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        with log.open("a") as opened:
+            opened.write("4,%d,%d,-;%s\n" % (len(log.read_text().splitlines()) + 1, uptime * 1e6, message))
+
     # What runs
 
     def run(self, unit: str, *argv: str) -> None:
@@ -77,7 +84,6 @@ class Bed:
         shutil.copyfile(workshop().build("node-problem-detector") / "bin" / "node-problem-detector", self.root(PROGRAM))
         self.root(PROGRAM).chmod(0o755)
         self.run(DETECTOR, PROGRAM, "--logtostderr", "--port=0", "--prometheus-port=0", "--hostname-override=" + HOST,
-                 "--k8s-exporter-write-events=false",
                  "--apiserver-override=https://cluster?inClusterConfig=false&auth=" + KUBECONFIG,
                  "--config.custom-plugin-monitor=" + ",".join(configurations))
 
@@ -169,6 +175,22 @@ def test_a_fault_is_told_with_what_mends_it_and_taken_back_when_it_is_gone(detec
     silicon.clear_faults(detected.silicon)
     told = detected.await_told(GONE_SECONDS, GpuSick="False")
     assert told["GpuSick"]["message"] == "no GPU is sick"
+
+
+@pytest.mark.variation
+def test_what_the_driver_has_said_to_the_kernels_log_is_told_until_somebody_takes_it_back(detected: Bed) -> None:
+    """It is not said again, and silence ends nothing. Of this number the driver's recovery action says nothing."""
+    address = detected.say("nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader", "--id=3")[4:-2].lower()
+    detected.logs("NVRM: Xid (PCI:%s): 119, pid=4242, name=python, Timeout after 6s of waiting for RPC response from "
+                  "GPU3 GSP!" % address)
+    told = detected.await_told(SEEN_SECONDS, GpuSick="True")
+    assert "xid 119" in told["GpuSick"]["message"] and "reset" in told["GpuSick"]["message"]
+    time.sleep(3 * LOOK_SECONDS)
+    assert detected.statuses()["GpuSick"] == "True"
+    [finding] = json.loads(detected.say("gpuops", "health", "--json"))["findings"]
+    assert finding["code"] == "xid 119"
+    detected.say("gpuops", "release", finding["key"])
+    detected.await_told(GONE_SECONDS, GpuSick="False")
 
 
 @pytest.mark.variation

@@ -252,6 +252,7 @@ def test_an_api_server_that_does_not_answer(lab: Lab, controller: Controller) ->
     check(told["t4"], (":6499", "does not answer", str(kubeconfig), "check the address"))
 
 
+@pytest.mark.variation
 def test_a_host_that_is_not_as_it_was_when_its_plan_was_approved(controller: Controller) -> None:
     directory = controller.directory / "approved"
     directory.mkdir()

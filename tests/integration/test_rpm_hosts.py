@@ -82,6 +82,7 @@ def test_gpu_info_reads_the_host_as_it_was_delivered(fleet: Fleet) -> None:
     assert {gpu["driver"] for gpu in observation["pci"]["gpus"]} == {"nouveau"}
 
 
+@pytest.mark.variation
 def test_dnf_installs_the_set_with_its_dependencies_and_the_module_is_built(
         fleet: Fleet, with_driver: Dict[str, str]) -> None:
     new = {name: version for name, version in rpm_packages(fleet, HOST).items() if name not in with_driver}
@@ -93,6 +94,7 @@ def test_dnf_installs_the_set_with_its_dependencies_and_the_module_is_built(
     assert "/extra/" in fleet.say(HOST, "modinfo", "-F", "filename", "nvidia")
 
 
+@pytest.mark.variation
 def test_the_driver_is_loaded_and_answers(fleet: Fleet, with_driver: Dict[str, str]) -> None:
     assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == OLD
     assert len(fleet.say(HOST, "nvidia-smi", "-L").splitlines()) == 2
@@ -102,11 +104,13 @@ def test_the_driver_is_loaded_and_answers(fleet: Fleet, with_driver: Dict[str, s
         OLD, OLD, OLD]
 
 
+@pytest.mark.variation
 def test_dnf_has_nothing_to_do_again(fleet: Fleet, with_driver: Dict[str, str]) -> None:
     played = succeeded(fleet.tasks(HOST, by_hand(OLD)))
     assert not played.result(HOST, "yum_repository")["changed"] and not played.result(HOST, "dnf")["changed"]
 
 
+@pytest.mark.variation
 def test_a_driver_that_dnf_has_installed_is_verified_as_preinstalled(
         fleet: Fleet, with_driver: Dict[str, str]) -> None:
     result = module(fleet, "gpu_driver", source="preinstalled", version=OLD.split(".")[0])
@@ -115,6 +119,7 @@ def test_a_driver_that_dnf_has_installed_is_verified_as_preinstalled(
     assert refused.result(HOST, "gpu_driver")["failed"]
 
 
+@pytest.mark.variation
 def test_after_a_reboot_the_driver_is_loaded_in_place_of_nouveau(fleet: Fleet, with_driver: Dict[str, str]) -> None:
     fleet.lab.reboot(HOST)
     assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == OLD
@@ -122,6 +127,7 @@ def test_after_a_reboot_the_driver_is_loaded_in_place_of_nouveau(fleet: Fleet, w
     assert fleet.say(HOST, "systemctl", "is-active", "nvidia-persistenced.service") == "active"
 
 
+@pytest.mark.variation
 def test_removal_takes_packages_and_modules_away(fleet: Fleet, with_driver: Dict[str, str]) -> None:
     for name in ("nvidia-uvm", "nvidia-modeset", "nvidia"):
         fleet.say(HOST, "systemctl", "stop", "nvidia-persistenced.service")

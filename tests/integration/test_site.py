@@ -57,6 +57,7 @@ def _probed(fleet: Fleet) -> Counter[str]:
     return Counter(re.findall(r"default/gpuops-validation-[0-9a-f]+ to (\S+)", told))
 
 
+@pytest.mark.variation
 def test_a_pod_is_sent_only_where_something_has_changed(demo: Fleet, installed: Played) -> None:
     demo.play("gpuops.nvidia.site")
     before = _probed(demo)

@@ -65,6 +65,7 @@ def test_a_driver_that_does_not_build_leaves_node_and_driver_as_they_are(demo: F
     demo.play("gpuops.nvidia.site", gpu_hosts="h100")
 
 
+@pytest.mark.variation
 def test_a_driver_that_does_not_load_gives_way_to_the_one_before(demo: Fleet, installed: Played) -> None:
     before = driver_of(demo)
     rule = "/etc/modprobe.d/not-this-driver.conf"

@@ -26,7 +26,6 @@ from gpulab.topology import parse
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="boots hosts: needs root")
 
-SOURCES = "/etc/apt/sources.list.d/%s.sources"
 # What the compiler says of the call that newer kernels take one argument more for
 FAULT = "pci_resize_resource"
 
@@ -73,17 +72,6 @@ def packages(fleet: Fleet, host: str) -> Set[str]:
     return {name for name, state in fleet.packages(host).items() if not state.endswith(" config-files")}
 
 
-def offer(fleet: Fleet, host: str, name: str, served: str, suite: str, component: str) -> None:
-    """One more source of packages, as Debian's own are configured."""
-    fleet.lab.ssh(host, ["sh", "-c", 'sed "s,^URIs:.*,URIs: http://packages.gpulab:8480/%s,; s/^Suites:.*/Suites: %s/; '
-                                     's/^Components:.*/Components: %s/" %s > %s; apt-get -qq update' % (
-                                         served, suite, component, SOURCES % "debian", SOURCES % name)])
-
-
-def withdraw(fleet: Fleet, host: str, name: str) -> None:
-    fleet.lab.ssh(host, ["sh", "-c", "rm -f %s; apt-get -qq update" % (SOURCES % name)])
-
-
 def module(fleet: Fleet, debian: Debian, name: str, **options: Any) -> Dict[str, Any]:
     """The result of one module of the collection, which must end well."""
     played = fleet.tasks(debian.host, [{"gpuops.nvidia." + name: options}])
@@ -118,18 +106,18 @@ def test_a_first_driver_that_does_not_build_is_told_by_the_compilers_words(
     """DKMS comes with the driver, so that nothing can be built ahead. The next test puts the other module over it."""
     debian, host = THIRTEEN, THIRTEEN.host
     for name, suite in (("debian-nvidia", debian.suite), ("unbuildable", UNBUILDABLE_SUITE)):
-        offer(fleet, host, name, debian.mirror, suite, "non-free")
+        fleet.offer(host, name, debian.mirror, suite, "non-free")
     played = fleet.tasks(host, [{"gpuops.nvidia.gpu_driver": dict(debian.policy, kernel_module="open")}])
     failure = played.result(host, "gpu_driver")
     assert failure["code"] == "packages.transaction_failed" and "/make.log: " in failure["found"], failure
     assert FAULT in failure["found"] and "error:" in failure["found"], failure["found"]
     assert "nvidia-open-kernel-dkms" in fleet.say(host, "dpkg", "--audit")
-    withdraw(fleet, host, "unbuildable")
+    fleet.withdraw(host, "unbuildable")
 
 
 @BOTH
 def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[str, Set[str]], debian: Debian) -> None:
-    offer(fleet, debian.host, "debian-nvidia", debian.mirror, debian.suite, "non-free")
+    fleet.offer(debian.host, "debian-nvidia", debian.mirror, debian.suite, "non-free")
     planned = module(fleet, debian, "gpu_plan", driver=debian.policy)
     assert planned["plan"]["refusals"] == []
     module(fleet, debian, "nouveau")
@@ -149,7 +137,7 @@ def test_a_module_that_does_not_build_leaves_the_driver_that_was_there(fleet: Fl
     """Debian's own open module, as long as Debian has not mended it, and one of ours that fails in the same way."""
     debian, host = THIRTEEN, THIRTEEN.host
     if whose == "laboratory":
-        offer(fleet, host, "unbuildable", debian.mirror, UNBUILDABLE_SUITE, "non-free")
+        fleet.offer(host, "unbuildable", debian.mirror, UNBUILDABLE_SUITE, "non-free")
     before, wanted = driver_there(fleet, host), dict(debian.policy, kernel_module="open")
     played = fleet.tasks(host, [{"gpuops.nvidia.gpu_driver": wanted}])
     if whose == "debian" and not played.failures():
@@ -162,7 +150,7 @@ def test_a_module_that_does_not_build_leaves_the_driver_that_was_there(fleet: Fl
     assert FAULT in failure["found"] and "error:" in failure["found"], failure["found"]
     assert "the driver that is there is untouched" in failure["remedy"]
     assert before["unfinished"] == "" and driver_there(fleet, host) == before
-    withdraw(fleet, host, "unbuildable")
+    fleet.withdraw(host, "unbuildable")
     again = module(fleet, debian, "gpu_driver", **debian.policy)
     assert [step["id"] for step in again["plan"]["steps"] if not step["action"].startswith("module.")] == []
     assert driver_there(fleet, host) == before
@@ -173,7 +161,7 @@ def test_a_kernel_that_the_driver_does_not_build_for_is_caught_before_the_reboot
     kernel = json.loads((workshop().path("apt-debian-trixie") / "kernels.json").read_text())["other"]
     before, boot = driver_there(fleet, host), fleet.lab.host(host).boot_id()
     there = set(fleet.packages(host))
-    offer(fleet, host, "update", "debian-trixie", debian.suite + "-update", "main")
+    fleet.offer(host, "update", "debian-trixie", debian.suite + "-update", "main")
     update = fleet.lab.ssh(host, ["sh", "-c", "DEBIAN_FRONTEND=noninteractive apt-get -qq -y install "
                                               "linux-image-{0} linux-headers-{0}".format(kernel)], check=False)
     assert update.returncode != 0 and "linux-image-" + kernel in fleet.say(host, "dpkg", "--audit"), update.stdout
@@ -187,7 +175,7 @@ def test_a_kernel_that_the_driver_does_not_build_for_is_caught_before_the_reboot
     assert fleet.lab.host(host).boot_id() == boot
     # A remedy: what came with the kernel goes, as it never ran. With it go the metapackages, which it had renewed
     came = sorted(set(fleet.packages(host)) - there)
-    withdraw(fleet, host, "update")
+    fleet.withdraw(host, "update")
     fleet.lab.ssh(host, ["sh", "-c", "export DEBIAN_FRONTEND=noninteractive; apt-get -qq -y purge %s; "
                                      "apt-get -qq -y install linux-headers-amd64" % " ".join(came)])
     assert module(fleet, debian, "gpu_driver", **debian.policy)["changed"] is False

@@ -33,12 +33,17 @@ class SimulatedBoard:
         self.directory = directory / "silicon"
         self.libraries = directory / "lib"
         self.libraries.mkdir(parents=True)
-        for name in LIBRARIES:
-            library = self.libraries / ("%s.so.%s" % (name, VERSION))
-            shutil.copyfile(str(built() / "pkg" / (name + ".so")), str(library))
-            (self.libraries / (name + ".so.1")).symlink_to(library.name)
+        self.install(VERSION)
         silicon.write_board(self.directory, profile, gpus, seed="test")
         self.load(VERSION)
+
+    def install(self, version: str) -> None:
+        """The driver's libraries, in the place of those of another version."""
+        for name in LIBRARIES:
+            library, link = self.libraries / ("%s.so.%s" % (name, version)), self.libraries / (name + ".so.1")
+            shutil.copyfile(str(built() / "pkg" / (name + ".so")), str(library))
+            link.unlink(missing_ok=True)
+            link.symlink_to(library.name)
 
     def load(self, version: str) -> None:
         with silicon.board_file.opened(self.directory) as board:
@@ -72,20 +77,33 @@ class SimulatedBoard:
         return json.loads(out)
 
 
+def write_driver(root: Path, version: str) -> None:
+    """What a host tells of a driver that is installed and loaded."""
+    library = root / "usr/lib64" / ("libnvidia-ml.so." + version)
+    for path, text in ((library, ""), (root / "sys/module/nvidia/version", version + "\n")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    link = library.with_name("libnvidia-ml.so.1")
+    link.unlink(missing_ok=True)
+    link.symlink_to(library.name)
+
+
+def write_log(root: Path) -> None:
+    """What the kernel has logged: nothing of the driver."""
+    (root / "dev").mkdir()
+    (root / "dev/kmsg").write_text("6,0,1,-;Linux version 6.12\n")
+
+
 class HostBoard(SimulatedBoard):
     """Two H100, and the root of their host: 'root' in the directory, where none is given."""
 
     def __init__(self, directory: Path, root: Optional[Path] = None) -> None:
         super().__init__(directory)
         self.root = root or directory / "root"
-        library = self.root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
-        for path, text in ((library, ""), (self.root / "sys/module/nvidia/version", VERSION + "\n"),
-                           (self.root / "dev/kmsg", "6,0,1,-;Linux version 6.12\n")):
-            path.parent.mkdir(parents=True)
-            path.write_text(text)
-        (self.root / "usr/lib64/libnvidia-ml.so.1").symlink_to(library.name)
         for name in ("run", "var/lib"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
+        write_driver(self.root, VERSION)
+        write_log(self.root)
         board = silicon.board_file.read(self.directory)
         for index in range(board.gpus):
             place = self.root / "sys/bus/pci/devices" / board.gpu(index, "bus")

@@ -87,8 +87,9 @@ def test_the_plan_of_a_fleet_is_held_to_its_lines_and_to_the_memory_of_short_pla
 
 
 def test_the_lines_of_the_plan_of_a_fleet_are_counted() -> None:
-    assert plan_of_fleet.shown("x\nTASK [Say it of all hosts and clusters] ***\na\nb\nok: [gpu-1]\n") == 2
-    assert plan_of_fleet.shown("TASK [Plan] ***\n") == 0
+    told = "x\nok: [gpu-1]\nTASK [Say it of all hosts and clusters] ***\na\nb\nok: [gpu-1]\nTASK [x] ***\nc\n"
+    assert plan_of_fleet.shown(told.splitlines(True)) == 2
+    assert plan_of_fleet.shown(["TASK [Plan] ***\n"]) == 0
 
 
 @pytest.mark.parametrize("seconds, peak, kept", [

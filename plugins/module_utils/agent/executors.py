@@ -7,6 +7,7 @@ import os
 from typing import Dict, Mapping
 
 from .. import shipped
+from ..core import boot_record
 from ..core.errors import GpuOpsError
 from ..core.host import Host, Ownership
 from ..core.journal import Journal
@@ -67,8 +68,12 @@ def tidy(host: Host, journal: Journal, step: Step) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    """With the metrics, which would tell the last verdict for ever."""
+    """With the metrics, which would tell the last verdict for ever, and what became of the boot, which would be told of
+    an agent that comes again."""
     host.remove(LOCK)
+    host.remove(boot_record.PATH)
+    if not telling.said_before(host):
+        telling.forget(host)
     health.forget(host, _metrics_directory(host.read(POLICY_FILE) or ""))
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from .. import shipped
+from ..core import boot_record
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
@@ -38,7 +39,7 @@ ARCHIVE = "%s"
 sys.path.insert(0, ARCHIVE)
 try:
     from %s import shipped
-except ImportError as error:
+except Exception as error:
     sys.exit("gpuops: %%s cannot be used (%%s). It is for root alone; as root, %s" %% (ARCHIVE, error))
 sys.path.remove(ARCHIVE)
 shipped.run_command(ARCHIVE)
@@ -79,7 +80,7 @@ class Observation:
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
     told:       the Node of which the host has said something that is to be taken back, '' none.
     watching:   the unit that watches.
-    health:     whether something of the host's health is kept (only read when it is taken back).
+    health:     whether something of the host's health, or of its boot, is kept (only read when it is taken back).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
 
@@ -125,7 +126,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
             archives=there, enabled=enabled, held=held, watching=watching,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
-            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC, watch.LOCK))))
+            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC, watch.LOCK, boot_record.PATH, *(
+                () if told else (telling.SAID, telling.LATEST))))))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)

@@ -10,9 +10,9 @@ The policy is one JSON file, root's alone, for it may hold credentials:
 from __future__ import annotations
 
 import json
-import os
+import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
@@ -45,6 +45,7 @@ ARGUMENTS: Dict[str, Any] = {
 KEPT = ("state", "command", "boot", "boot_timeout", "watch", "watch_listen", "health", "health_metrics_directory",
         "problem_detector", "node_condition", "kubeconfig")
 NAME = "agent"
+_PATH = re.compile(r"(/[A-Za-z0-9_.+-]+)+")
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class Policy:
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
     command = parameters["command"]
-    if not os.path.isabs(command):
+    if parameters["state"] == "present" and not _PATH.fullmatch(command):
         raise GpuOpsError(
             "agent.relative_command",
             found="the command %s" % command,
-            wanted="its whole path",
+            wanted="its whole path, without spaces and signs that a shell or systemd reads: a unit runs it",
             remedy="give `command` as in /usr/local/sbin/gpuops",
             option="command",
         )
@@ -128,26 +129,34 @@ def text_of(options: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, "managed": MANAGED, "policy": policy}, indent=2, sort_keys=True) + "\n"
 
 
-def options_in(text: str) -> Dict[str, Any]:
+def options_in(text: str, path: str = POLICY_FILE) -> Dict[str, Any]:
     """The options of gpu_plan in the policy's file. Raises GpuOpsError where it holds none that are understood."""
-    try:
-        found = json.loads(text)
-        options = dict(found["policy"])
-        own = dict(options.pop(NAME, {}))
-        schema = found["schema"]
-    except (ValueError, TypeError, KeyError) as error:
+    found, trouble = _parsed(text)
+    policy = found.get("policy") if isinstance(found, dict) else None
+    own = policy.get(NAME, {}) if isinstance(policy, dict) else None
+    if policy is None or not isinstance(own, dict) or "schema" not in found:
         raise GpuOpsError(
             "agent.policy_unreadable",
-            found="%s holds no policy (%s)" % (POLICY_FILE, type(error).__name__),
+            found="%s holds no policy: %s" % (
+                path, trouble or "it is no object with `schema` and `policy`, of which `%s` is an object too" % NAME),
             wanted="the policy that the role gpuops.nvidia.node_agent writes there",
-            remedy="run that role for this host again",
-        ) from error
-    if schema != SCHEMA:
+            remedy="correct it there, or run that role for this host again",
+        )
+    if found["schema"] != SCHEMA:
         raise GpuOpsError(
             "agent.policy_of_another_release",
-            found="%s has schema %s" % (POLICY_FILE, schema),
+            found="%s has schema %s" % (path, found["schema"]),
             wanted="schema %d" % SCHEMA,
             remedy="run the role gpuops.nvidia.node_agent for this host, with the release that is to be used",
         )
+    options = {name: value for name, value in policy.items() if name != NAME}
     # As the controller gives it: the policy without this capability's own part
     return {**options, NAME: {**own, "policy": json.dumps(options)}} if own else options
+
+
+def _parsed(text: str) -> Tuple[Any, str]:
+    """(what it says, why it says nothing): without a word of it, which may be a credential."""
+    try:
+        return json.loads(text), ""
+    except json.JSONDecodeError as error:
+        return None, "no JSON in line %d, column %d: %s" % (error.lineno, error.colno, error.msg)

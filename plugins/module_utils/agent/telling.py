@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host tells of its GPUs on its own Node: what node.py says, said.
 
-  /var/lib/gpuops/node.json  {'schema': 1, 'nodes': [{'node', 'kubeconfig', 'server'}]}: of which Nodes something was
-                             said, and by what it is taken back. A host that is called otherwise now, or joined
-                             elsewhere, takes back what it said before
+  /var/lib/gpuops/node.json  {'schema': 1, 'nodes': [{'node', 'kubeconfig', 'server', 'machine'}]}: of which Nodes
+                             something was said, by what it is taken back, and which machine has said it. A host that
+                             is called otherwise now, or joined elsewhere, takes back what it said before; what another
+                             machine has said, whose disk was copied, is that one's to take back
   /run/gpuops/node.json      {'schema': 1, 'said', 'at', 'error', 'others'}: digest of what was said last, and when, in
                              seconds of the boot's clock: a round that has nothing new asks nobody; and when other Nodes
                              were last looked for
@@ -20,7 +21,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..cluster.custody.claims import Apply
 from ..cluster.labels import HEALTH_MANAGER
@@ -47,6 +48,8 @@ from .node import (
 )
 
 SAID, LATEST = LASTING + "/node.json", PASSING + "/node.json"
+# Locked by who tells
+TELLING = PASSING + "/node.lock"
 SCHEMA = 1
 # After one that has failed
 RETRY_SECONDS = 15.0
@@ -66,6 +69,23 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
     name:       of the Node, where its credential does not say it and it is not called as the host.
     in_passing: whether nobody is asked where nothing is new; the result has then no 'node'.
     """
+    with _alone(host):
+        return _tell(host, kubeconfig, stale_seconds, cordons, name, in_passing)
+
+
+@contextlib.contextmanager
+def _alone(host: Host) -> Iterator[None]:
+    """Of two at once, the one that has read less would have the last word. Who cannot lock tells all the same."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(GpuOpsError):
+            host.make_directory(PASSING, 0o700)
+            stack.enter_context(host.guard(TELLING, api.WHOLE_SECONDS))
+        yield
+
+
+def _tell(
+    host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name: str, in_passing: bool
+) -> Dict[str, Any]:
     report = _report(host, stale_seconds)
     said = _digest(report, cordons, [kubeconfig, host.stamps(kubeconfig)], name)
     # A Node may have been made anew, by its kubelet: one that is sick is looked at each time
@@ -91,7 +111,7 @@ def tell(host: Host, kubeconfig: str, stale_seconds: float, cordons: bool, name:
 def take_back(host: Host) -> None:
     """What was said, where the cluster still knows this node. Raises GpuOpsError where nobody answers."""
     _take_back_of_others(host, None)
-    _forget(host)
+    forget(host)
 
 
 def _take_back_of_others(host: Host, mine: Optional[Said]) -> None:
@@ -123,18 +143,24 @@ def _take_back_of_others(host: Host, mine: Optional[Said]) -> None:
         ) from why
 
 
-def _forget(host: Host) -> None:
-    for path in (SAID, LATEST):
+def forget(host: Host) -> None:
+    """Where nothing is to be taken back."""
+    for path in (SAID, LATEST, TELLING):
         host.remove(path)
 
 
 @dataclass(frozen=True)
 class Said:
-    """A Node of which something was said, and by what. server: URL of the API server that was told."""
+    """A Node of which something was said, and by what.
+
+    server:  URL of the API server that was told.
+    machine: which has said it, '' where that cannot be told.
+    """
 
     node: str
     kubeconfig: str
     server: str = ""
+    machine: str = ""
 
     def is_of(self, other: Said) -> bool:
         """Whether both are of one Node: a server may be called otherwise now, and a kubeconfig lie elsewhere."""
@@ -149,11 +175,13 @@ def said_before(host: Host) -> List[Said]:
     if text is None:
         return []
     try:
-        return [Said(str(each["node"]), str(each["kubeconfig"]), str(each["server"]))
-                for each in json.loads(text)["nodes"]]
-    except (ValueError, TypeError, KeyError):
+        known = [Said(str(each["node"]), str(each["kubeconfig"]), str(each["server"]), str(each.get("machine") or ""))
+                 for each in json.loads(text)["nodes"]]
+    except (ValueError, TypeError, KeyError, AttributeError):
         # Somebody has; of whom is not known any more, and nothing can be taken back
         return [_OF_SOMEBODY]
+    mine = host.machine()
+    return [each for each in known if not mine or each.machine in ("", mine)]
 
 
 def _report(host: Host, stale_seconds: float) -> Report:
@@ -181,7 +209,7 @@ def _said(host: Host, kubeconfig: str, name: str, status: Callable[[Object, floa
         name = name or server.node or os.uname().nodename.lower()
         path = api.node_path(name)
         node = server.get(path)
-        _note(host, Said(name, kubeconfig, server.url))
+        _note(host, Said(name, kubeconfig, server.url, host.machine()))
         changed, node = _claimed(server, path, node, claim)
         patch = status(node, time.time())
         if patch is not None:

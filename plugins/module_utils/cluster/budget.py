@@ -38,7 +38,7 @@ from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
-from .labels import HEALTH_MANAGER, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers
+from .labels import HEALTH_MANAGER, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
@@ -113,9 +113,9 @@ class Budget:
         # What a question that was cut short may have reserved, and did not confirm
         self._unsure: Optional[Tuple[Answer, Asking]] = None
 
-    def read(self) -> Record:
-        """The record as it is; an empty one where there is none yet."""
-        return self._read()[0]
+    def read(self, patience: float = 0.0, tell: Tell = lambda why: None) -> Record:
+        """The record as it is; an empty one where there is none yet. The rest is as of change()."""
+        return self._persistently(lambda: self._read()[0], patience, tell)
 
     def nodes(self, names: Collection[str], pool: Pool) -> Dict[str, NodeState]:
         """The Nodes with GPUs, and those of these names, by one list; and those that hold a place of the pool."""
@@ -428,7 +428,7 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
         TAINTED) != taint
     unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
     return NodeState(
-        name=str(facts["name"]), ready=facts["ready"], ours=ours,
+        name=str(facts["name"]), ready=facts["ready"], ours=ours, kept=is_kept(node),
         cordoned_by=_who_cordoned(node, reading.mends) if facts["unschedulable"] and not ours else "",
         marks=tuple(reading.marks(node)),
         # A taint that we have set ourselves is of a node that had been in service

@@ -297,11 +297,11 @@ class Client:
     """One cluster, seen through one connection, which is kept open.
 
     What may be done twice is sent again when the server is busy or its answer was lost (repeating.py); clock and sleep
-    are of these pauses.
+    are of these pauses. proof raises where nobody wants the answer any more; it is asked for before each request.
     """
 
     def __init__(self, access: Connection, clock: Callable[[], float] = time.monotonic,
-                 sleep: Callable[[float], None] = time.sleep) -> None:
+                 sleep: Callable[[float], None] = time.sleep, proof: Callable[[], None] = lambda: None) -> None:
         if IMPORT_ERROR is not None:
             raise GpuOpsError(
                 "cluster.library_missing",
@@ -312,6 +312,7 @@ class Client:
         self._access = access
         self._clock = clock
         self._sleep = sleep
+        self._proof = proof
         self._answered = False
         self._ahead = timedelta(0)
         self._configuration = _configuration(access)
@@ -479,6 +480,7 @@ class Client:
         url = self.url + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body)
         while True:
+            self._proof()
             headers = urllib3.HTTPHeaderDict(self._headers(content_type if body is not None else None, accept))
             for name, value in self._impersonation():
                 headers.add(name, value)

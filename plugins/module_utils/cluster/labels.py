@@ -20,6 +20,8 @@ from .startup_taint import Taint, with_taint, without_taint
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
+# How the reason begins on a node that is kept out of service for checks that have failed
+KEPT = "Failed: "
 # What a host says of its own Node, as this field manager, where it cordons that for its GPUs (agent/node.py)
 HEALTH_MANAGER = "gpuops-health"
 HEALTH_CORDON = "gpuops.nvidia.com/health-cordon"
@@ -82,6 +84,11 @@ def cordoned_by(node: Mapping[str, Any]) -> Optional[str]:
     if HOLDER in managers and HOLD not in _annotations(node):
         return HOLDER
     return None if managers else named
+
+
+def is_kept(node: Mapping[str, Any]) -> bool:
+    """Whether one of our runs has ended with a node for checks that have failed: no change is under way there."""
+    return cordoned_by(node) is not None and _annotations(node).get(CORDON_REASON, "").startswith(KEPT)
 
 
 def cordoned_by_managers(node: Mapping[str, Any]) -> List[str]:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import time
-from typing import Any, Dict, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .errors import GpuOpsError
 from .host import Host
@@ -31,21 +31,23 @@ CUT_OFF = {"state": FAILED, "reason": "it was ended before it was done; its time
 
 def begin(host: Host) -> float:
     """Say that it is at work; when that was."""
-    since, process = time.time(), os.getpid()
-    _write(host, {"state": WORKING, "reason": "", "since": since, "until": None,
-                  "process": [process, host.process_started(process)]})
+    since = time.time()
+    _write(host, lambda _found: {"state": WORKING, "reason": "", "since": since, "until": None,
+                                 "process": _process(host)})
     return since
 
 
 def end(host: Host, since: float, state: str, reason: str) -> None:
-    _write(host, {"state": state, "reason": hidden(reason), "since": since, "until": time.time()})
+    """Of two that were started, the end of the one that began last counts."""
+    _write(host, lambda found: None if found.get("state") == WORKING and found["process"] != _process(host) else {
+        "state": state, "reason": hidden(reason), "since": since, "until": time.time()})
 
 
 def settle(host: Host) -> None:
     """A boot that has failed says nothing of a host that was validated since."""
-    found = read(host)
-    if found.get("state") == FAILED:
-        end(host, float(found.get("since") or 0), VALIDATED, "")
+    _write(host, lambda found: {
+        "state": VALIDATED, "reason": "", "since": found.get("since") or 0, "until": time.time(),
+    } if found.get("state") == FAILED else None)
 
 
 def read(host: Host) -> Dict[str, Any]:
@@ -62,9 +64,17 @@ def _works(host: Host, found: Mapping[str, Any]) -> bool:
     return bool(started) and host.process_started(int(process)) == started
 
 
-def _write(host: Host, found: Dict[str, Any]) -> None:
-    """That it cannot be told is no reason to leave the host as it is."""
+def _process(host: Host) -> List[Any]:
+    process = os.getpid()
+    return [process, host.process_started(process)]
+
+
+def _write(host: Host, told: Callable[[Mapping[str, Any]], Optional[Dict[str, Any]]]) -> None:
+    """told: what there is to be, of what there is; None to leave it. That it cannot be told is no reason to leave the
+    host as it is."""
     with contextlib.suppress(GpuOpsError):
         host.make_directory(DIRECTORY, 0o700)
         with host.guard(GUARD):
-            host.write(PATH, json.dumps({"schema": SCHEMA, **found}, sort_keys=True) + "\n", 0o600)
+            found = told(read(host))
+            if found is not None:
+                host.write(PATH, json.dumps({"schema": SCHEMA, **found}, sort_keys=True) + "\n", 0o600)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -37,13 +38,14 @@ def forked() -> Tuple[int, int, int]:
         raise
 
 
-def be_the_child(sender: int, work: Callable[[], None], requests: int = -1) -> NoReturn:
-    """Do the child's work and end: never returns. sender, requests: ends of pipes that are kept.
+def be_the_child(sender: int, work: Callable[[], None], requests: int = -1, limit: float = 0.0) -> NoReturn:
+    """Do the child's work and end: never returns. sender, requests: ends of pipes that are kept. limit: see end_within.
 
     It lets go of everything that it was born with, so that nobody waits for a child that is left behind: of the
     terminal, of the module's output, and of files that this process has locked.
     """
     try:
+        end_within(limit)
         os.setsid()
         with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
             comm.write(NAME)
@@ -57,6 +59,13 @@ def be_the_child(sender: int, work: Callable[[], None], requests: int = -1) -> N
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def end_within(seconds: float) -> None:
+    """In the child: it ends by itself then, wherever it is, but in the driver's own sleep; 0 is to end it never. Where
+    its parent was killed, nothing else would."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(seconds))
 
 
 def say(sender: int, **words: Any) -> None:

@@ -121,6 +121,8 @@ class Host:
         self.commands_told_in = ""
         # Who is told how many bytes of packages are about to be fetched, see telling.py
         self.fetches: Callable[[int], None] = lambda amount: None
+        # Who is told which other run is waited for, once
+        self.waits: Callable[[str], None] = lambda whom: None
 
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
@@ -607,6 +609,13 @@ class Host:
     def boot(self) -> str:
         """The id of this boot of the machine (proc(5), random/boot_id)."""
         return (Host().read("/proc/sys/kernel/random/boot_id") or "").strip()
+
+    def machine(self) -> str:
+        """What tells this machine from one that has a copy of its disk, '' where nothing does."""
+        try:
+            return (self.read("/sys/class/dmi/id/product_uuid") or "").strip()
+        except HostFailed:
+            return ""
 
     def booted(self) -> float:
         """When that was (seconds since 1970, by the clock as it is set now), 0 where it cannot be told.

@@ -141,10 +141,12 @@ class HostLock:
         def ask() -> Optional[Lease]:
             with self._guard():
                 other = self._other()
-                if other is not None:
-                    others.append(other)
-                elif take:
+                if other is None and take:
                     self._write(self._mine)
+            if other is not None:
+                if timeout > 0 and not others:
+                    self.host.waits("%s%s" % (other, self._is_at(other)))
+                others.append(other)
             return other
 
         began = time.monotonic()

@@ -18,6 +18,8 @@ FM_SM_MGMT_PORT_GUID FM_STAY_RESIDENT_ON_FAILURES LOG_APPEND_TO_LOG LOG_FILE_MAX
 LOG_USE_SYSLOG NVSWITCH_FAILURE_MODE STARTING_TCP_PORT STATE_FILE_NAME TOPOLOGY_FILE_PATH TRUNK_LINK_FAILURE_MODE
 UNIX_SOCKET_PATH
 """.split())
+# By which another program divides the fabric among virtual machines
+MODE, SHARED = "FABRIC_MODE", "1"
 
 # The switches of NVLink 5 are reached by InfiniBand: without these the fabric manager takes the board for an older one
 INFINIBAND = ("mlx5_ib", "ib_umad")

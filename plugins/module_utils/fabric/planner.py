@@ -17,7 +17,17 @@ from ..core.refusal import Refusal
 from ..core.steps import command_step, file_step, managed, service_step
 from ..core.versions import version_key
 from ..hardware.boards import works_on_without_fabric_manager
-from .catalogue import CONFIGURATION, FIRST_KERNEL, INFINIBAND, KEYS, MODULES_FILE, PORT_STATUS, UNIT
+from .catalogue import (
+    CONFIGURATION,
+    FIRST_KERNEL,
+    INFINIBAND,
+    KEYS,
+    MODE,
+    MODULES_FILE,
+    PORT_STATUS,
+    SHARED,
+    UNIT,
+)
 from .observation import LOADED, MISSING, NAME, REGISTERED, Observation
 from .policy import Policy
 
@@ -50,6 +60,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if facts.awaits_gpu:
         kept = tuple(step for step in steps if step.action not in (LOAD, "service.start", "service.restart"))
         return Plan(steps=kept, notes=(*notes, "The fabric %s." % facts.awaited), complete=False)
+    notes = (*notes, *_notes_of_shared(observation, policy, facts, steps))
     return Plan(steps=tuple(steps + _register_steps(observation, policy, facts, steps)), notes=notes)
 
 
@@ -140,6 +151,18 @@ def _notes(observation: Observation, facts: HostFacts) -> List[str]:
         notes.append("Kernel %s: mlx5_ib of kernels before %d.%d does not reach the switches of NVLink 5, unless it is "
                      "NVIDIA's (DOCA-OFED) or the distribution's with that change." % (facts.kernel, *FIRST_KERNEL))
     return notes
+
+
+def _notes_of_shared(
+    observation: Observation, policy: Policy, facts: HostFacts, steps: Sequence[Step]
+) -> List[str]:
+    """NVIDIA's own driver container resets the GPUs then (NVIDIA/gpu-driver-container, pull request 909)."""
+    values = {**_there(observation, facts), **policy.config}
+    is_shared = facts.fabric == FABRIC_MANAGER_NVLSM and str(values.get(MODE)) == SHARED
+    if is_shared and any(step.action in ("service.start", "service.restart") for step in steps):
+        return ["%s=%s: the GPUs of this board are to be reset once the fabric manager has started, before anybody "
+                "uses them (`nvidia-smi -r`)." % (MODE, SHARED)]
+    return []
 
 
 # steps

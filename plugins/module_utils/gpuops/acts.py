@@ -7,9 +7,8 @@ Each gives what the module of the same work gives, by the same keys.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.common.parameters import remove_values
 
@@ -34,7 +33,7 @@ from ..hardware.node import host_facts
 from ..hardware.report import read_host
 from ..health.errors import read_errors
 from ..health.model import State
-from ..health.state import look_and_keep
+from ..health.state import look_and_keep, tell_boot
 from ..health.state import release as release_finding
 from ..health.summary import summary
 from ..packages.managers import manager_of
@@ -49,7 +48,9 @@ from ..registry import (
     read_facts,
     secrets_of,
 )
+from ..validation.compute.levels import at_least
 from ..validation.on_host import validate_host
+from ..validation.status import FAILED
 from ..writing import boards_of
 from . import host_policy
 from .host_policy import health_options
@@ -87,18 +88,21 @@ def shown(told: Any, options: Options, is_failure: bool) -> Any:
 
 def info(host: Host) -> Dict[str, Any]:
     """As gpu_info."""
-    return {"changed": False, "observation": dict(read_host(host), kernel_log=read_errors(host))}
+    told = read_host(host)
+    return {"changed": False, "observation": dict(told, kernel_log=read_errors(host, told["nvml"]["gpus"]))}
 
 
 def plan(host: Host, options: Options, timeout: int) -> Dict[str, Any]:
     """As gpu_plan."""
+    _refuse_what_a_validation_would(options)
     return dict(plan_host(host, {**_of_capabilities(options), "lock_timeout": timeout}), changed=False)
 
 
 def validate(host: Host, options: Options, compute: str = "") -> Dict[str, Any]:
-    """As gpu_validation on the host. compute: another level than the policy's."""
-    given = dict(options.get(VALIDATION) or {}, **({"compute": compute} if compute else {}))
-    return validate_host(options_of_validation(given), check_mode=False)
+    """As gpu_validation on the host. compute: another level than the policy's; a slighter one proves nothing."""
+    given = options_of_validation(options.get(VALIDATION) or {})
+    asked = dict(given, compute=compute or given["compute"])
+    return validate_host(asked, check_mode=False, proves=at_least(asked["compute"], given["compute"]))
 
 
 def health(host: Host, options: Options) -> Dict[str, Any]:
@@ -136,7 +140,8 @@ def boot(
     host: Host, path: str, timeout: int, retry_seconds: float, step_begins: StepBegins = untold,
     tell: Callable[[str], None] = lambda _line: None
 ) -> Dict[str, Any]:
-    """What a boot has lost comes back, and the host proves itself: apply() and validate(), told in boot.json.
+    """What a boot has lost comes back, and the host proves itself: apply() and validate(), told in boot.json and
+    in the metrics.
 
     path:          of the policy.
     retry_seconds: for how long packages that cannot be had are asked for again: a network, a mirror or a clock may be
@@ -146,6 +151,7 @@ def boot(
     require_root(host)
     before = boot_record.read(host)
     starts = boot_record.begin(host)
+    _tell_metrics(host, path)
     options: Options = {}
     try:
         again = _Again(time.monotonic() + retry_seconds, tell)
@@ -155,6 +161,7 @@ def boot(
         # It may be told to the whole cluster
         reason = shown(str(error) or type(error).__name__, options, True)
         boot_record.end(host, starts, boot_record.FAILED, reason)
+        _tell_metrics(host, path)
         if isinstance(error, Exception):
             _tell_of_boot(host, path, tell)
         raise
@@ -163,8 +170,15 @@ def boot(
         boot_record.end(host, starts, boot_record.FAILED, before["reason"])
     else:
         boot_record.end(host, starts, state, "")
+    _tell_metrics(host, path)
     _tell_of_boot(host, path, tell, looks=True)
     return dict(result, state=state)
+
+
+def _tell_metrics(host: Host, path: str) -> None:
+    """Where nobody knows where, or they cannot be written, a boot goes on all the same."""
+    with contextlib.suppress(Exception):
+        tell_boot(host, health_options(policy(host, path)).metrics_directory)
 
 
 def _tell_of_boot(host: Host, path: str, tell: Callable[[str], None], looks: bool = False) -> None:
@@ -175,11 +189,11 @@ def _tell_of_boot(host: Host, path: str, tell: Callable[[str], None], looks: boo
     """
     try:
         options = policy(host, path)
-        if health_options(options).node_condition == SILENT:
-            return
     except GpuOpsError:
         return
     try:
+        if health_options(options).node_condition == SILENT:
+            return
         if looks:
             health(host, options)
         node(host, options)
@@ -195,8 +209,8 @@ class _Again(NamedTuple):
     tell: Callable[[str], None]
 
     def waits(self, error: GpuOpsError) -> bool:
-        """Whether it is worth another try, after a pause. What a planner refuses, it refuses again."""
-        if error.code.partition(".")[0] not in RETRIED or time.monotonic() + RETRY_PAUSE_SECONDS > self.until:
+        """Whether there is time for another try, after a pause."""
+        if time.monotonic() + RETRY_PAUSE_SECONDS > self.until:
             return False
         self.tell("tried again in %.0f s: %s" % (RETRY_PAUSE_SECONDS, hidden(str(error))))
         time.sleep(RETRY_PAUSE_SECONDS)
@@ -211,9 +225,15 @@ def _booted(
     facts = host_facts(host)
     if _has_no_gpus(facts, options):
         return boot_record.NO_GPUS, nothing
-    if any(map(functools.partial(_has_run, host), boot_unit.UNITS)):
-        return boot_record.LATE, nothing
-    done = _tried(host, options, timeout, again, step_begins)
+    try:
+        # A kubelet that is started anew is not to wait for a run that has the lock
+        _refuse_pods(host)
+        done = _tried(host, options, timeout, again, step_begins)
+    except _Late as late:
+        if not boot_unit.reports((options.get(AGENT) or {}).get("boot"), late.started):
+            return boot_record.LATE, nothing
+        checked = _validated_once_joined(host, options, again)
+        return boot_record.VALIDATED, {**nothing, "checks": checked["checks"], "changed": checked["changed"]}
     if done["deferred"] or done["reboot_required"]:
         raise _not_all(done)
     checked = validate(host, options)
@@ -221,19 +241,50 @@ def _booted(
         **done, "checks": checked["checks"], "changed": done["changed"] or checked["changed"]}
 
 
-def _has_run(host: Host, unit: str) -> bool:
-    """Since the boot. Its pods may be at work then, and nothing is to be taken from under them."""
-    return host.unit(unit).get("ActiveEnterTimestampMonotonic", "0") not in ("", "0")
+def _validated_once_joined(host: Host, options: Options, again: _Again) -> Dict[str, Any]:
+    """Where nothing is applied, nobody has waited until GPUs have joined their fabric."""
+    while True:
+        try:
+            return validate(host, options)
+        except GpuOpsError as error:
+            lacking = [check["name"] for check in error.details.get("checks") or () if check["status"] == FAILED]
+            if "fabric" not in lacking or not again.waits(error):
+                raise
+
+
+class _Late(Exception):
+    """A kubelet has run since the boot. Its pods may be at work, and nothing is to be taken from under them.
+
+    started: those of boot_unit.UNITS that have.
+    """
+
+    def __init__(self, started: Collection[str]) -> None:
+        super().__init__(*started)
+        self.started = started
+
+
+def _refuse_pods(host: Host) -> None:
+    started = [unit for unit in boot_unit.UNITS
+               if host.unit(unit).get("ActiveEnterTimestampMonotonic", "0") not in ("", "0")]
+    if started:
+        raise _Late(started)
 
 
 def _tried(host: Host, options: Options, timeout: int, again: _Again, step_begins: StepBegins) -> Dict[str, Any]:
     """What is installed is not exchanged: a boot is no upgrade. Pods need not be asked for, as none runs yet."""
+    failed: List[GpuOpsError] = []
     while True:
         try:
             return apply(host, _of_boot(host, options), timeout, step_begins=step_begins, pods_stay=True)
-        except GpuOpsError as error:
-            if not again.waits(error):
+        except _Late:
+            if not failed:
                 raise
+            raise failed.pop() from None
+        except GpuOpsError as error:
+            # What a planner refuses, it refuses again
+            if error.code.partition(".")[0] not in RETRIED or not again.waits(error):
+                raise
+            failed.append(error)
 
 
 def _has_no_gpus(facts: HostFacts, options: Options) -> bool:
@@ -282,15 +333,20 @@ def apply(
 
     allowed:   how much may be disturbed, in place of what the policy says.
     approved:  the plan to be held to.
-    pods_stay: whether pods with GPUs are no reason to refuse.
+    pods_stay: whether pods with GPUs are no reason to refuse, as they are of before the boot. Raises _Late where they
+               are not.
     """
     require_root(host)
+    _refuse_what_a_validation_would(options)
     given = _of_capabilities(options)
     if allowed:
         given = {name: {**each, ALLOWED: allowed} for name, each in given.items()}
     lock = HostLock(host, RUN, "gpuops apply for %s" % asked_by())
     done = _Done()
     with lock.held(timeout) as waited, done.telling():
+        if pods_stay:
+            # A kubelet that is not held may have come while another run was waited for
+            _refuse_pods(host)
         planned = first = _planned(host, given, approved, pods_stay)
         _carry_out(host, given, planned, lock, step_begins, done)
         if planned["waiting"] and approved is None:
@@ -357,6 +413,11 @@ def _run(
 
     return Run(capability, options, host, facts, allowed, kept.approved(host, approved, capability.name),
                step_begins=step_begins, carries_out_packages=True)
+
+
+def _refuse_what_a_validation_would(options: Options) -> None:
+    """Before anything is changed: a boot would refuse it after that."""
+    options_of_validation(options.get(VALIDATION) or {})
 
 
 def _of_capabilities(options: Options) -> Dict[str, Dict[str, Any]]:

@@ -12,8 +12,9 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from ..agent.policy import POLICY_FILE
 from ..agent.watch import WORD as WATCH
@@ -37,6 +38,7 @@ def main(words: Sequence[str], host: Optional[Host] = None) -> int:
     if asked.word == WATCH:
         return watch.main([WATCH, "--policy", asked.policy], host)
     host = host or Host()
+    host.waits = _waits
     options: Mapping[str, Any] = {}
     try:
         if asked.with_policy:
@@ -51,29 +53,37 @@ def main(words: Sequence[str], host: Optional[Host] = None) -> int:
         # It has read the policy by itself, and told of it what was wrong
         with contextlib.suppress(GpuOpsError):
             options = acts.policy(host, asked.policy)
-    _say(acts.shown(result, options, bool(result.get("failed"))), asked, code)
-    return code
+    unsaid = _say(acts.shown(result, options, bool(result.get("failed"))), asked, code)
+    if unsaid:
+        _tell("gpuops: what came of it could not be written: %s" % unsaid, to_people=True)
+    return FAILED if unsaid else code
 
 
-def _say(result: Result, asked: argparse.Namespace, code: int) -> None:
+def _say(result: Result, asked: argparse.Namespace, code: int) -> str:
     if asked.json:
-        _tell(json.dumps(result, sort_keys=True))
-    elif code == DONE:
-        _tell(asked.text(result))
-    else:
-        _tell("\n".join([*text.failed(result), result["msg"]]), to_people=True)
+        return _tell(json.dumps(result, sort_keys=True))
+    if code == DONE:
+        return _tell(asked.text(result))
+    return _tell("\n".join([*text.failed(result), result["msg"]]), to_people=True)
 
 
-def _tell(line: str, to_people: bool = False) -> None:
-    """What is done is done, whether somebody still reads of it or not. to_people: on standard error."""
+def _tell(line: str, to_people: bool = False) -> str:
+    """Why it could not be written, as on a full disk; '' where it was, or nobody reads any more: what is done is done.
+
+    to_people: on standard error.
+    """
     stream = sys.stderr if to_people else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        stream.write(line + "\n")
+        # A name or a file of the host may have what this terminal has no sign for
+        stream.write((line + "\n").encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
-    except OSError:
+    except OSError as error:
         # Python would try once more when it ends, and fail
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return "" if isinstance(error, BrokenPipeError) else str(error)
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,14 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     boot = _add(acts_known, BOOT, "bring back what a boot has lost, and validate; for the unit that runs at boot",
                 _boot, text.boot, with_policy=False)
     boot.add_argument("--policy", default=POLICY_FILE, metavar="FILE", help="the policy (default: %(default)s)")
-    boot.add_argument("--retry-seconds", type=float, default=0, metavar="SECONDS",
+    boot.add_argument("--retry-seconds", type=_whole, default=0, metavar="SECONDS",
                       help="for how long what cannot be applied is tried again (default: %(default)s)")
     for each in (plan, apply, boot):
-        each.add_argument("--lock-timeout", type=int, default=LOCK_SECONDS, metavar="SECONDS",
+        each.add_argument("--lock-timeout", type=_whole, default=LOCK_SECONDS, metavar="SECONDS",
                           help="how long to wait for another run on this host (default: %(default)s)")
     validate = _add(acts_known, "validate", "decide whether the host may take GPU work", _validate, text.validate)
     validate.add_argument("--compute", choices=NAMES, default="",
-                          help="how thoroughly to compute on each GPU (default: what the policy says)")
+                          help="how thoroughly to compute on each GPU (default: what the policy says; a slighter one "
+                               "lets in no host that is out)")
     _add(acts_known, "health", "look at the GPUs' health, and tell what was found and what mends it", _health,
          text.health)
     node = _add(acts_known, "node", "tell the cluster of this host's GPUs on its own Node, as the policy has it", _node,
@@ -110,9 +121,15 @@ def _parser() -> argparse.ArgumentParser:
     # Where it is the first word, it has begun elsewhere: see entry.py
     watch.add_arguments(acts_known.add_parser(WATCH, help=watch.TOLD, description=watch.TOLD))
     history = _add(acts_known, "history", "tell what was done on this host", _history, text.history, with_policy=False)
-    history.add_argument("--last", type=int, default=EVENTS, metavar="NUMBER",
+    history.add_argument("--last", type=_whole, default=EVENTS, metavar="NUMBER",
                          help="how many events, 0 for all that are kept (default: %(default)s)")
     return parser
+
+
+def _whole(word: str) -> int:
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError("a whole number is wanted, and not '%s'" % word)
+    return int(word)
 
 
 def _add(
@@ -136,17 +153,37 @@ def _plan(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> 
 
 
 def _apply(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
-    return acts.apply(host, options, asked.lock_timeout, asked.allowed_disruption,
-                      _approved(host, asked.approved_plan) if asked.approved_plan else None, _begins)
+    approved = _approved(host, asked.approved_plan) if asked.approved_plan else None
+    with _outliving_its_terminal():
+        return acts.apply(host, options, asked.lock_timeout, asked.allowed_disruption, approved, _begins)
 
 
 def _boot(host: Host, options: Mapping[str, Any], asked: argparse.Namespace) -> Result:
-    return acts.boot(host, asked.policy, asked.lock_timeout, asked.retry_seconds, _begins,
-                     lambda line: _tell(line, to_people=True))
+    return acts.boot(host, asked.policy, asked.lock_timeout, asked.retry_seconds, _begins, _tell_people)
+
+
+@contextlib.contextmanager
+def _outliving_its_terminal() -> Iterator[None]:
+    """What has begun is brought to its end though a connection breaks. What is called meanwhile hears of it as ever."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _begins(step: Step, number: int, total: int, after: Sequence[Step]) -> None:
     _tell(text.step(step, number, total), to_people=True)
+
+
+def _waits(whom: str) -> None:
+    _tell_people("waiting for another run: %s" % whom)
+
+
+def _tell_people(line: str) -> None:
+    _tell(line, to_people=True)
 
 
 def _approved(host: Host, path: str) -> Mapping[str, Any]:

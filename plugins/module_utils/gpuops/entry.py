@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Optional, Sequence
+import os
+import sys
+from typing import Optional, Sequence, TextIO
 
 from ..agent.watch import WORD
 from ..core.host import Host
@@ -12,6 +14,22 @@ from ..core.host import Host
 
 def main(words: Sequence[str], host: Optional[Host] = None) -> int:
     """Do what the words ask for; the exit code. host: this one, where none is given."""
+    _have_streams()
     name = "watch" if list(words[:1]) == [WORD] else "command"
     code: int = importlib.import_module("." + name, __package__).main(words, host)
     return code
+
+
+def _have_streams() -> None:
+    """Whoever has called this may have closed some (`>&-`): the file that is opened first would have its number, and
+    be written to."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout, sys.stderr = sys.stdout or _stream(1), sys.stderr or _stream(2)
+
+
+def _stream(number: int) -> TextIO:
+    return os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -52,7 +52,9 @@ def _devices(mig: Mapping[str, Any]) -> List[Any]:
 
 def _error(error: Mapping[str, Any]) -> str:
     name = "Xid %s" % error["xid"] if error["xid"] is not None else "SXid %s" % error["sxid"]
-    return "%s %s: %s (%d times)" % (error["uuid"] or error["pci_address"], name, error["meaning"], error["count"])
+    cause = ", caused by Xid %d" % error["caused_by"] if error["caused_by"] else ""
+    return "%s %s: %s (%d times)%s" % (
+        error["uuid"] or error["pci_address"], name, error["meaning"], error["count"], cause)
 
 
 def plan(result: Result) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
 from .. import shipped
 from ..agent.policy import CORDON, POLICY_FILE, SILENT
 from ..agent.watch import LOCK, WORD, Watcher, address_of, watcher
+from ..core import boot_record
 from ..core.children import take_away
 from ..core.errors import GpuOpsError
 from ..core.host import Host, NewRecords, Stamps
@@ -148,7 +149,7 @@ class Watch:
             look = read_look(self.host, lambda: kept(self.host), self._options.policy, asked)
             state = keep_look(self.host, self._options.policy, look, self._options.metrics_directory)
             self.rounds = after_round(self.rounds, look, state, asked, began, since_boot())
-            self._text = metrics_text(state)
+            self._text = metrics_text(state, boot_record.read(self.host))
             if self._page is not None:
                 self._page.text = self._text
             self._tell_node()
@@ -204,16 +205,21 @@ class Watch:
         """Follow a policy that has changed; one that cannot be followed changes nothing."""
         try:
             if self.host.stamps(self._path) != self._stamps:
-                self._options = self._read_options()
+                self._options = self._read_options(renews=True)
             self._serve(self._options.listen)
         except Exception as error:
             self._complain("what was wanted before goes on", error)
 
-    def _read_options(self) -> HealthOptions:
+    def _read_options(self, renews: bool = False) -> HealthOptions:
+        """renews: whether there are options that go on where a name is misspelt; without any, the others are followed.
+        """
         stamps = self.host.stamps(self._path)
-        options = health_options(host_policy.read(self.host, self._path))
+        options = host_policy.read(self.host, self._path)
+        if renews:
+            host_policy.refuse_unknown(options)
+        found = health_options(options)
         self._stamps = stamps
-        return options
+        return found
 
     def _serve(self, listen: str) -> None:
         """One that cannot be had is tried again with the next round."""

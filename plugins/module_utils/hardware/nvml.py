@@ -10,18 +10,21 @@ Facts of the interface: nvml.h of the CUDA toolkit and its Python binding nvidia
 """
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import uuid
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..core import libraries
-from ..core.children import be_the_child, end, forked, listen, say
+from ..core.children import be_the_child, end, end_within, forked, listen, say
 from ..core.waiting import wait_for
 from .fabric_health import NOT_SUPPORTED, complaints, decoded, summary_of
 from .mig import Mig
+from .nvml_codes import INVALID_ARGUMENT, LACKING, NO_PERMISSION, NOT_FOUND, VERSION_MISMATCH
 from .nvml_mig import read_mig
 from .pci import address_of
 
@@ -29,6 +32,8 @@ from .pci import address_of
 SILENCE = 60.0
 # Seconds that all calls may take: GPUs that no process holds are initialised one after the other
 PATIENCE = 300.0
+# Seconds after which a child that nobody has ended by then ends by itself
+_PARTING = 10.0
 UNSTARTED = "no process can be started to call NVML: %s"
 _NO_LIBRARY, _NO_DRIVER = "libnvidia-ml.so.1 is not installed", "no driver is loaded"
 _SLOW = "NVML answered until its time was over, but not for all GPUs; last it was asked "
@@ -40,6 +45,9 @@ COMPLETED = FABRIC_STATES[3]
 RECOVERY_ACTION = 230
 # Of a GPU whose use NVIDIA's vGPU software licenses
 LICENSED, UNLICENSED = "licensed", "unlicensed"
+# Errors that say nothing of the GPU's health, but of what it, its driver or who asks has: a driver of another release
+# may take neither a structure's version nor an argument
+_NO_FAULTS = (*LACKING, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, VERSION_MISMATCH)
 # Seconds between two looks at the registration of GPUs with their fabric
 REGISTRATION_PAUSE = 1.0
 
@@ -55,9 +63,13 @@ class NvmlGpu:
     tells none (see fabric_health.decoded()).
     license is {} of a GPU that needs none, else {'state': LICENSED or UNLICENSED, 'product', 'expires'}.
     ecc_uncorrected is None where the GPU has no such counter; remap_pending, remap_failed and sram_exceeded are None
-    where it has none or does not tell: a GPU with MIG instances does not tell of remapped rows (nvml.h).
+    where it has none or does not tell: a GPU with MIG instances does not tell of remapped rows (nvml.h). Before Ampere
+    remap_pending is a page of memory that is to be retired, as no rows are remapped there.
     sram_exceeded says whether the uncorrectable errors of a cache are more than NVIDIA lets a board have.
     recovery_action is nvml.h's nvmlDeviceGpuRecoveryAction_t, 0 for none; None before driver 565.
+    links_up and links_down are the numbers of its NVLinks, without those that the board has not. One that is down may
+    have been down always: it has nothing at its other end, or was switched off.
+    clock_reasons are nvml.h's nvmlClocksEventReason*, a bit for each; None where the driver tells none.
     """
 
     index: int
@@ -82,6 +94,9 @@ class NvmlGpu:
     remap_failed: Any = None
     sram_exceeded: Any = None
     recovery_action: Any = None
+    links_up: Tuple[int, ...] = ()
+    links_down: Tuple[int, ...] = ()
+    clock_reasons: Any = None
     processes: Tuple[int, ...] = ()
     error: str = ""
     error_code: int = 0
@@ -201,7 +216,8 @@ def read_nvml(
     except OSError as error:
         return NvmlReading(error=UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
-        be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
+        be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within),
+                     limit=patience + registered_within + _PARTING)
     os.close(sender)
     try:
         heard, waited = listen(receiver, silence, patience + registered_within)
@@ -289,15 +305,18 @@ def _answer_all(nvml: Any, requests: Mapping[str, Callable[..., Any]], taken: in
     with os.fdopen(taken) as lines:
         for line in lines:
             name, uuid, *arguments = json.loads(line)
+            end_within(PATIENCE + _PARTING)
             try:
                 if not opened:
                     nvml.nvmlInit()
                     opened = True
-                # A change of the MIG mode may take the GPU from the bus and back: handles are asked for anew
+                # A change of the MIG mode may take the GPU from the bus and back, and persistence mode that goes off
+                # makes the handle of a coherent board invalid (nvml.h): handles are asked for anew
                 handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
                 nvml.say(answer=requests[name](nvml, handle, *arguments))
             except nvml.NVMLError as error:
                 nvml.say(code=error.value, error=str(error), call=nvml.call)
+            end_within(0)
             nvml.say(end=True)
 
 
@@ -355,8 +374,8 @@ def _understood(heard: List[Dict[str, Any]], waited: float, silence: float, left
 
 def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:
     known = {each.name: values[each.name] for each in fields(NvmlGpu)}
-    return NvmlGpu(**dict(known, mig=known["mig"] and Mig.from_dict(known["mig"]),
-                          processes=tuple(known["processes"])))
+    return NvmlGpu(**dict(known, mig=known["mig"] and Mig.from_dict(known["mig"]), **{
+        name: tuple(known[name]) for name in ("links_up", "links_down", "processes")}))
 
 
 def _read_all(nvml: Any, registered_within: float) -> None:
@@ -403,6 +422,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
     memory = _optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
     capability = _optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle), None)
+    up, down = _links(nvml, handle)
     return NvmlGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -423,16 +443,24 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
             ),
             None,
         ),
-        remap_pending=None if remapped is None else bool(remapped[2]),
+        remap_pending=_retires_pages(nvml, handle) if remapped is None else bool(remapped[2]),
         remap_failed=None if remapped is None else bool(remapped[3]),
         sram_exceeded=_optional(nvml, lambda: _sram_exceeded(nvml, handle), None),
         recovery_action=_optional(nvml, lambda: _field(nvml, handle, RECOVERY_ACTION), None),
+        links_up=up,
+        links_down=down,
+        clock_reasons=_clock_reasons(nvml, handle),
         # By the name of its version: behind the plain one, the binding makes no NVMLError of a driver without it
         processes=tuple(
             process.pid
             for process in _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle), ())
         ),
     )
+
+
+def _retires_pages(nvml: Any, handle: Any) -> Any:
+    pending = _optional(nvml, lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle), None)
+    return None if pending is None else bool(pending)
 
 
 def _sram_exceeded(nvml: Any, handle: Any) -> Any:
@@ -450,11 +478,36 @@ def _field(nvml: Any, handle: Any, number: int) -> Any:
     return value.value.uiVal if value.nvmlReturn == 0 else None
 
 
+def _links(nvml: Any, handle: Any) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    """(NVLinks that are up, those that are down). They need not be numbered without a gap: whatever NVML answers of one
+    that the board has not, says nothing of the GPU."""
+    count = _optional(nvml, lambda: _field(nvml, handle, nvml.NVML_FI_DEV_NVLINK_LINK_COUNT), None) or 0
+    active: Dict[int, bool] = {}
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        if len(active) == count:
+            break
+        with contextlib.suppress(nvml.NVMLError):
+            active[link] = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
+    return (tuple(link for link, is_up in active.items() if is_up),
+            tuple(link for link, is_up in active.items() if not is_up))
+
+
+def _clock_reasons(nvml: Any, handle: Any) -> Any:
+    """Drivers before 535 have the call by its older name alone."""
+    for call in (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons):
+        told = _optional(nvml, functools.partial(call, handle), None)
+        if told is not None:
+            return told
+    return None
+
+
 def _mig(nvml: Any, handle: Any) -> Tuple[Optional[Mig], str]:
     """(MIG of a GPU, why it cannot be read where all else of it may be)."""
     try:
         return read_mig(nvml, handle), ""
-    except _refusals(nvml) as error:
+    except nvml.NVMLError as error:
+        if error.value not in _NO_FAULTS:
+            raise
         return None, "%s (%s)" % (error, nvml.call)
 
 
@@ -518,14 +571,10 @@ def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:
     """What NVML answers, or the fallback where this GPU or this driver has no such thing."""
     try:
         return read()
-    except _refusals(nvml):
+    except nvml.NVMLError as error:
+        if error.value not in _NO_FAULTS:
+            raise
         return fallback
-
-
-def _refusals(nvml: Any) -> Tuple[Type[Exception], ...]:
-    """Errors that say nothing of the GPU's health."""
-    return (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound,
-            nvml.NVMLError_NoPermission)
 
 
 def _cuda_version(number: int) -> str:

@@ -8,8 +8,9 @@ Locked clocks can be set and not be read: NVML has no call for it (nvml.h, R13).
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from .nvml_codes import INVALID_ARGUMENT, LACKING
 from .pci import address_of
 
 # nvml.h, nvmlComputeMode_t; 1 was taken out of use with CUDA 8
@@ -24,7 +25,7 @@ def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
     as the board comes. application_clocks: [memory, graphics], None while they are the default."""
     limits = _read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)) or (None, None)
     # Of a divided GPU each MIG device has its own (nvml.h)
-    mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), nvml.NVMLError_InvalidArgument)
+    mode = _read(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), INVALID_ARGUMENT)
     ecc = _read(nvml, lambda: nvml.nvmlDeviceGetEccMode(handle)) or (None, None)
     return {
         "power_limit": _watts(_read(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))),
@@ -34,6 +35,7 @@ def _get(nvml: Any, handle: Any) -> Dict[str, Any]:
         "compute_mode": next((name for name, number in COMPUTE_MODES.items() if number == mode), None),
         "persistence": _truth(_read(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))),
         "application_clocks": _application_clocks(nvml, handle),
+        "accounting": _truth(_read(nvml, lambda: nvml.nvmlDeviceGetAccountingMode(handle))),
         "ecc": _truth(ecc[0]),
         "ecc_pending": _truth(ecc[1]),
         "ecc_default": _truth((_read(nvml, lambda: nvml.nvmlDeviceGetDefaultEccMode(handle)) or (None,))[0]),
@@ -55,7 +57,7 @@ def _get_links(nvml: Any, handle: Any) -> List[str]:
     found = set()
     for link in range(_MOST_LINKS):
         remote = _read(nvml, functools.partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link),
-                       nvml.NVMLError_InvalidArgument)
+                       INVALID_ARGUMENT)
         if remote is not None:
             found.add(address_of(remote.busId))
     return sorted(found)
@@ -78,6 +80,10 @@ def _set_ecc(nvml: Any, handle: Any, wanted: bool) -> None:
     nvml.nvmlDeviceSetEccMode(handle, int(wanted))
 
 
+def _set_accounting(nvml: Any, handle: Any, wanted: bool) -> None:
+    nvml.nvmlDeviceSetAccountingMode(handle, int(wanted))
+
+
 def _set_application_clocks(nvml: Any, handle: Any, clocks: Sequence[int]) -> None:
     nvml.nvmlDeviceSetApplicationsClocks(handle, *clocks)
 
@@ -97,11 +103,13 @@ def _set_memory_clocks(nvml: Any, handle: Any, clocks: Optional[Sequence[int]]) 
         nvml.nvmlDeviceSetMemoryLockedClocks(handle, *clocks)
 
 
-def _read(nvml: Any, call: Callable[[], Any], *also: Type[Exception]) -> Any:
-    """also: errors that say of this call that the GPU has no such thing."""
+def _read(nvml: Any, call: Callable[[], Any], *also: int) -> Any:
+    """also: codes that say of this call that the GPU has no such thing."""
     try:
         return call()
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, *also):
+    except nvml.NVMLError as error:
+        if error.value not in (*LACKING, *also):
+            raise
         return None
 
 
@@ -115,6 +123,7 @@ def _truth(number: Optional[int]) -> Optional[bool]:
 
 REQUESTS: Mapping[str, Callable[..., Any]] = {
     "get": _get, "power_limit": _set_power_limit, "compute_mode": _set_compute_mode, "persistence": _set_persistence,
-    "ecc": _set_ecc, "application_clocks": _set_application_clocks, "links": _get_links,
+    "ecc": _set_ecc, "application_clocks": _set_application_clocks, "accounting": _set_accounting,
+    "links": _get_links,
     "gpu_clocks": _set_gpu_clocks, "memory_clocks": _set_memory_clocks,
 }

@@ -49,6 +49,8 @@ class RecoveryAction:
 
 _RESET = "drain the node and reset the named GPUs"
 _REBOOT = "drain the node and reboot it"
+# Which a reset as usual is not
+BUS_RESET = 6
 RECOVERY_ACTIONS: Dict[int, RecoveryAction] = {
     1: RecoveryAction("a reset of the GPU", _RESET, RESET),
     2: RecoveryAction("a reboot of the node", _REBOOT, REBOOT),
@@ -58,8 +60,8 @@ RECOVERY_ACTIONS: Dict[int, RecoveryAction] = {
     4: RecoveryAction("no new work, and then a reset", _RESET, RESET, work_stays=True),
     5: RecoveryAction("a recovery of the IMEX domain", "restart nvidia-imex on the nodes of the domain (role imex)",
                       SERVICE),
-    6: RecoveryAction("a reset of its bus",
-                      "drain the node and reset the named GPUs by their bus (nvidia-smi -r bus)", RESET),
+    BUS_RESET: RecoveryAction("a reset of its bus",
+                              "drain the node and reset the named GPUs by their bus (nvidia-smi -r bus)", RESET),
     7: RecoveryAction("a reboot of the system", _REBOOT, REBOOT),
 }
 _OTHER = RecoveryAction("something that this collection does not know",

@@ -32,6 +32,7 @@ from .holders import FABRIC_MANAGER_UNIT, PERSISTENCED_UNIT, WATCHERS, Holder, U
 from .mig import RESTORE_SCRIPT, RESTORE_UNIT, RESTORE_WANTED
 from .nvml_settings import REQUESTS
 from .pci import DEVICES, read_bus
+from .recovery import BUS_RESET
 from .reset_plan import FINISH, HOPPER, Resettable
 from .settings import set_up_again
 
@@ -44,7 +45,7 @@ IN_USE = 255
 # Seconds: that the links and GPUs of a board take; that a process may need to let go; that the unit of the layout has
 LIMIT_S, LET_GO_S, PAUSE_S, LAYOUT_S = 300.0, 10.0, 1.0, 200.0
 # What is lost with a reset or with persistence mode and can be read; in the order in which it is set
-VALUES = ("persistence", "power_limit", "compute_mode", "application_clocks")
+VALUES = ("persistence", "power_limit", "compute_mode", "application_clocks", "accounting")
 _INTERRUPTED = "A run that reset GPUs was stopped before it brought everything back."
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 
@@ -64,6 +65,7 @@ class Act:
     gpus: (UUID, PCI address).
     ecc:  {UUID: ECC mode that the reset is to bring}; of others it must bring none.
     step: id of the step that it is done for, '' where it is done for none.
+    sick: UUIDs of those that nothing but the driver asks a reset for: an end of their work may be enough for it.
     """
 
     who: str
@@ -71,6 +73,7 @@ class Act:
     gpus: Tuple[Tuple[str, str], ...]
     ecc: Mapping[str, bool] = field(default_factory=dict)
     step: str = ""
+    sick: Tuple[str, ...] = ()
 
 
 # what is there
@@ -163,10 +166,14 @@ def _nothing() -> None:
     return
 
 
-def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = _nothing) -> None:
-    """Reset GPUs. Raises GpuOpsError, before anything is touched where it can be known then.
+def reset(
+    host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = _nothing, ended: Callable[[], None] = _nothing
+) -> bool:
+    """Reset GPUs; False where that was not needed any more, see Act.sick. Raises GpuOpsError, before anything is
+    touched where it can be known then.
 
     prepare: what is done once nothing is in the way any more, and before anybody is stopped.
+    ended:   what is done as soon as the GPUs are reset, and before anybody comes back.
     """
     finish(host, journal)
     reading = nvml.read_nvml()
@@ -176,7 +183,14 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
     _note(host, journal, act, told, there, chosen)
     try:
         _let_go(host, chosen, told, number)
-        _command(host, journal, chosen, number)
+        is_needed = not _asks_no_more(act.sick)
+        if is_needed:
+            _command(host, journal, chosen, number, any(
+                gpu.recovery_action == BUS_RESET for gpu in reading.gpus
+                if gpu.uuid in {each.uuid for each in chosen}))
+            ended()
+        else:
+            resets.end(host, number, resets.SPARED)
     except _Hangs:
         # It goes on: what came back now would be lost when it ends
         raise
@@ -189,6 +203,16 @@ def reset(host: Host, journal: Journal, act: Act, prepare: Callable[[], None] = 
     finally:
         nvml.forget()
     finish(host, journal)
+    return is_needed
+
+
+def _asks_no_more(sick: Sequence[str]) -> bool:
+    """Whether the driver asks for nothing more of these GPUs, which nobody has any more. One that does not say so is
+    reset: False of none."""
+    if not sick:
+        return False
+    well = {gpu.uuid for gpu in nvml.read_nvml().gpus if not gpu.error and gpu.recovery_action == 0}
+    return well.issuperset(sick)
 
 
 def _looked_at(
@@ -293,13 +317,18 @@ def _named(chosen: Sequence[Resettable]) -> str:
     return ", ".join(gpu.named() for gpu in chosen)
 
 
-def _command(host: Host, journal: Journal, chosen: Sequence[Resettable], number: int) -> None:
+def _command(host: Host, journal: Journal, chosen: Sequence[Resettable], number: int, by_bus: bool) -> None:
     try:
-        done = host.run(["nvidia-smi", "-r", "-i", ",".join(gpu.address for gpu in chosen)], check=False,
-                        timeout=LIMIT_S)
+        done = host.run(["nvidia-smi", "-r", *(["bus"] if by_bus else []), "-i",
+                         ",".join(gpu.address for gpu in chosen)], check=False, timeout=LIMIT_S)
     except CommandTimedOut as cause:
+        hangs = cause.details.get("hangs")
+        if not hangs or not hangs[1]:
+            # It could be ended, or has ended since
+            resets.end(host, number, resets.FAILED)
+            raise GpuOpsError.because([_failed(chosen, cause.found)], **cause.details) from cause
         memory = journal.recall(MEMORY)
-        note = {**memory[ACT], "hangs": cause.details.get("hangs")}
+        note = {**memory[ACT], "hangs": hangs}
         journal.remember(MEMORY, {**memory, ACT: note})
         raise _hangs(note, **cause.details) from cause
     resets.end(host, number, resets.DONE if done.rc == 0 else resets.FAILED)
@@ -332,8 +361,12 @@ def _explained(host: Host, journal: Journal, chosen: Sequence[Resettable], code:
         return rules.busy(_named(chosen), holders, "; nvidia-smi says: %s" % said)
     if "not supported" in said.lower():
         return rules.unsupported(_named(chosen), "nvidia-smi says: %s" % said)
+    return _failed(chosen, "nvidia-smi ended with %d and said: %s" % (code, said))
+
+
+def _failed(chosen: Sequence[Resettable], found: str) -> Refusal:
     return Refusal(
-        "reset.failed", "%s could not be reset: nvidia-smi ended with %d and said: %s" % (_named(chosen), code, said),
+        "reset.failed", "%s could not be reset: %s" % (_named(chosen), found),
         "a GPU that is reset", "read the kernel log for NVRM messages; drain the node and reboot it, and where that "
         "does not help, switch its power off and on")
 
@@ -396,7 +429,7 @@ def finish(host: Host, journal: Journal) -> None:
     some of it cannot be; the next run tries again."""
     note = interrupted(host, journal)
     process, started = note.get("hangs") or (0, "")
-    if process and host.process_started(process) == started:
+    if started and host.process_started(process) == started:
         # It goes on: what came back now would be lost when it ends
         raise _hangs(note)
     failures, silent = _brought_back(host, note) if note else ([], [])
@@ -495,5 +528,6 @@ def _set_back(
     session: nvml.Session, uuid: str, now: Mapping[str, Any], values: Mapping[str, Any], names: Sequence[str]
 ) -> None:
     for name in names:
-        if values[name] is not None and now[name] != values[name]:
+        # A note of an earlier release has fewer
+        if values.get(name) is not None and now[name] != values[name]:
             session.ask(name, uuid, values[name])

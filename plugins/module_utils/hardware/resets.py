@@ -19,8 +19,9 @@ from ..core.journal import DIRECTORY
 PATH = DIRECTORY + "/resets.json"
 SCHEMA = 1
 KEPT = 64
-# How a reset ended; of one that was killed in between nobody knows
-BEGUN, DONE, FAILED = "begun", "done", "failed"
+# How a reset ended; of one that was killed in between nobody knows. One that was spared was not done, as nothing asked
+# for it any more once nobody had the GPUs
+BEGUN, DONE, FAILED, SPARED = "begun", "done", "failed", "spared"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Reset:
     why:       as a clause, for people.
     gpus:      UUIDs.
     addresses: of the same GPUs on the PCI bus.
-    end:       BEGUN, DONE or FAILED.
+    end:       BEGUN, DONE, FAILED or SPARED.
     """
 
     number: int

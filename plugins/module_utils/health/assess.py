@@ -27,7 +27,7 @@ from ..hardware.recovery import SERVICE as RESTART
 from .catalogue import PENDING, SICK, WARNING
 from .findings import COMPUTE, FABRIC, GPU, KERNEL_LOG, NVML, SERVICE, Subject, key_of
 from .hearing import hear
-from .ledger import HISTORY, MISSING, THE_HOST, Ledger, subject_of, without
+from .ledger import ACTION, ASKS_NO_MORE, HISTORY, LINKS, MISSING, THE_HOST, Ledger, subject_of, without
 from .model import ANSWERS, BUS, COMPUTED, LOG_GAP, STATE, Act, Look, Released, State
 from .policy import HealthPolicy
 
@@ -36,8 +36,12 @@ FAILED = "compute"
 _LEVELS = (
     ("remap_failed", SICK, OUT, "a row of memory could not be remapped"),
     ("sram_exceeded", SICK, OUT, "the uncorrectable errors of a cache are more than its threshold"),
-    ("remap_pending", PENDING, RESET, "a row of memory is remapped at the next reset"),
+    ("remap_pending", PENDING, RESET, "a row or a page of memory is taken out of use at the next reset"),
 )
+# Reasons that slow a GPU down and that nobody has asked for (nvml.h, nvmlClocksEventReason*), in words. The last one is
+# that of the two before it too
+_TOO_HOT, _BRAKE, _HARDWARE = 0x20 | 0x40, 0x80, 0x8
+_SLOWED = ((_TOO_HOT, "it is too hot"), (_BRAKE, "the power supply asks for it"))
 # Errors of NVML that say what has become of a GPU
 _ERRORS = (
     (LOST, "lost", REBOOT, "the driver has lost the GPU"),
@@ -103,6 +107,14 @@ def give_up(state: State, subjects: Collection[str]) -> State:
     return replace(state, rounds=state.rounds + 1, findings=found)
 
 
+def taken_back(state: State, uuids: Collection[str], now: float) -> State:
+    """Who was about to reset these GPUs has asked the driver, which asks for nothing more of them."""
+    chosen = {key: each for key, each in state.findings.items() if each.code == ACTION and each.subject.uuid in uuids}
+    cleared = tuple(replace(each, cleared_by=ASKS_NO_MORE, cleared_at=now) for each in chosen.values())
+    return replace(state, rounds=state.rounds + 1, findings=without(state.findings, chosen),
+                   history=(*state.history, *cleared)[-HISTORY:])
+
+
 def _begin(ledger: Ledger) -> None:
     """A boot, a load or a start came before what this look has found, and has not mended that."""
     look, state = ledger.look, ledger.state
@@ -111,12 +123,14 @@ def _begin(ledger: Ledger) -> None:
     if look.boot != state.boot:
         ledger.act(Act(REBOOT, "", ledger.now, look.boot, "a boot"), {})
         ledger.failing.clear()
+        ledger.forget_links()
         ledger.unknown.pop(LOG_GAP, None)
         # What was written between the last look and the boot nobody has read
-        ledger.findings = {key: replace(each, quiet=ledger.now) for key, each in ledger.findings.items()}
+        ledger.findings = {key: replace(each, quiet=ledger.clock) for key, each in ledger.findings.items()}
         return
     if look.load and state.load and look.load != state.load:
         ledger.act(Act(RELOAD, "", ledger.now, look.boot, "a load of the driver"), {})
+        ledger.forget_links()
     for number, uuids, text in look.resets:
         if number > state.reset:
             for remedy, subject in _mended_by_reset(state, uuids):
@@ -197,6 +211,33 @@ def _ask_gpu(ledger: Ledger, gpu: NvmlGpu) -> None:
                 ("fabric_health", wrong, SICK, rung), ("fabric_degraded", less, WARNING, NONE)):
             ledger.probe(subject, FABRIC, code, None if waits else bool(found), kind, remedy,
                          "the GPU's fabric: %s" % ", ".join(found), ledger.policy.fabric_seconds)
+    _ask_links(ledger, subject, gpu)
+    slowed = _slowed(gpu.clock_reasons or 0)
+    ledger.probe(subject, NVML, "slowdown", None if gpu.clock_reasons is None else bool(slowed), WARNING, NONE,
+                 "the GPU is slowed down: %s" % slowed)
+
+
+def _slowed(reasons: int) -> str:
+    """By what, '' where it is not."""
+    told = [text for bits, text in _SLOWED if reasons & bits]
+    return ", ".join(told) or ("its power or its temperature is too high" if reasons & _HARDWARE else "")
+
+
+def _ask_links(ledger: Ledger, subject: Subject, gpu: NvmlGpu) -> None:
+    """Only what was up can have gone down: a link that leads nowhere, or is switched off, looks the same to NVML."""
+    wanted = ledger.gpus[gpu.uuid].links
+    down = [link for link in gpu.links_down if link in wanted]
+    is_told = _may_be_up(ledger, gpu) and (bool(down) or set(wanted) <= set(gpu.links_up))
+    ledger.probe(subject, NVML, LINKS, bool(down) if is_told else None, SICK, BOARD_RESET,
+                 "NVLinks that have been up are down: %s" % ", ".join(map(str, down)))
+
+
+def _may_be_up(ledger: Ledger, gpu: NvmlGpu) -> bool:
+    """MIG switches an A100's links off, and one end takes the other along where no NVSwitch is between them."""
+    if gpu.is_divided or gpu.mig_error or gpu.waits_for_fabric:
+        return False
+    return ledger.look.fabric or (
+        set(ledger.gpus) == set(ledger.answering) and not any(each.is_divided for each in ledger.answering.values()))
 
 
 def _look_for_all(ledger: Ledger, reading: NvmlReading) -> None:
@@ -216,7 +257,8 @@ def _look_for_all(ledger: Ledger, reading: NvmlReading) -> None:
     for address, gpu in zip(unlisted, nameless):
         _not_answering(ledger, replace(gpu, pci_address=address))
     away = [known for known in ledger.gpus.values()
-            if known.address and known.address not in ledger.look.bus and known.uuid not in ledger.answering]
+            if known.uuid not in ledger.answering and (
+                known.displaced or (known.address and known.address not in ledger.look.bus))]
     named = {known.address for known in ledger.gpus.values()}
     # After another card has come, a GPU may be at an address where nobody has told its name yet
     if len(away) > len([address for address in ledger.look.bus if address not in named]):

@@ -6,7 +6,9 @@ Sources: NVIDIA "Analyzing Xid Errors with the Xid Catalog" (docs.nvidia.com/dep
 open-gpu-kernel-modules (nverror.h) where the catalog has none, NVIDIA Fabric Manager User Guide, appendix D (SXids),
 NVIDIA "GPU memory error management" (containment and RMA policy).
 
-It is of Ampere and later. What the driver itself asks for (hardware/recovery.py, Xid 154) outranks this table.
+It is of Ampere and later: of an earlier GPU its numbers are told, and what they ask for is not known. What the driver
+itself asks for (hardware/recovery.py, Xid 154) is a finding beside those of this table, and takes their place where
+by_action says so. Elsewhere a driver that asks for nothing ends nothing: that does not show that a GPU computes.
 """
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ from ..validation.compute.levels import LONG
 from .kernel_log import Event
 
 # Of the catalog, and of our reading of it
-VERSION = "2025-10-29.3"
+VERSION = "2025-10-29.4"
 # What a number comes to. An event is an application's, and takes no node out; a suspicion is one that comes again on
 # the same GPU from other work, and asks for a long compute check; a warning is told. Pending waits for the next drain,
 # as running work is not hurt. Sick takes the GPU out of service until its remedy has been done.
 EVENT, SUSPICION, WARNING, PENDING, SICK = KINDS = ("event", "suspicion", "warning", "pending", "sick")
+# CUDA's capability
+AMPERE = 8
 # Those that something has to be done about
 MENDED = (PENDING, SICK)
 
@@ -89,7 +93,10 @@ XIDS: Dict[int, Meaning] = {
     151: Meaning("rotation of confidential keys failed", SICK, REBOOT),
     154: Meaning("the driver asks for another recovery action", WARNING),
     **_rows((156, 160, 161), Meaning("a resource or a memory channel is retired at the next reset", PENDING, RESET)),
-    **_rows((167, 168, 169, 171, 172, *range(173, 177)), Meaning("not in NVIDIA's catalog", WARNING)),
+    # They say where the memory is of which 48 tells
+    171: Meaning("uncorrectable error of device memory, beside Xid 48", WARNING),
+    172: Meaning("uncorrectable error of a cache, beside Xid 48", WARNING),
+    **_rows((*range(167, 170), *range(173, 177)), Meaning("not in NVIDIA's catalog", WARNING)),
 }
 UNKNOWN = Meaning("not known to this collection", WARNING)
 
@@ -125,14 +132,25 @@ def sxid(number: int, is_fatal: bool) -> Meaning:
     return Meaning("error of an NVSwitch", WARNING)
 
 
-def meaning_of(event: Event, overrides: Overrides) -> Meaning:
-    """What an event means here, with what its own line says of it."""
+def meaning_of(event: Event, overrides: Overrides, capability: str = "") -> Meaning:
+    """What an event means here, with what its own line says of it. capability: CUDA's, of the GPU that has it, '' where
+    that is not known."""
     meaning = sxid(event.number, bool(event.is_fatal)) if event.is_switch else xid(event.number)
     changes = overrides.get((_series(event.is_switch), event.number), {})
-    meaning = replace(meaning, **changes) if changes else meaning
-    if meaning.by_severity and event.is_fatal is False:
+    if not (changes or event.is_switch) and meaning.kind in MENDED and is_earlier(capability):
+        return replace(meaning, kind=WARNING, remedy=NONE, after=1, check=LONG)
+    if changes:
+        # Who says what it is to be has decided it; what the driver asks for is a finding of its own
+        is_decided = "kind" in changes or "remedy" in changes
+        meaning = replace(meaning, **changes, by_action=meaning.by_action and not is_decided)
+    if meaning.by_severity and event.is_fatal is False and meaning.kind in MENDED:
         return replace(meaning, kind=WARNING, remedy=NONE)
     return meaning
+
+
+def is_earlier(capability: str) -> bool:
+    """Whether a GPU is of before Ampere."""
+    return capability.partition(".")[0].isdecimal() and int(capability.partition(".")[0]) < AMPERE
 
 
 def _series(is_switch: bool) -> str:

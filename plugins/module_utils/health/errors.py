@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from ..core.host import Host
 from ..hardware.recovery import REMEDIES
@@ -24,17 +24,18 @@ class _Same:
     first_at: int
 
 
-def read_errors(host: Host) -> Dict[str, Any]:
-    """{'errors', 'complete'}: see told(). complete is None where the log cannot be read."""
+def read_errors(host: Host, gpus: Iterable[Mapping[str, Any]] = ()) -> Dict[str, Any]:
+    """{'errors', 'complete'}: see told(). complete is None where the log cannot be read. gpus: of NVML's reading."""
     texts = host.kernel_log()
     if not texts:
         return {"errors": [], "complete": None}
     records = [record for record in map(parse_record, texts) if record is not None]
-    return told(records)
+    return told(records, {gpu["pci_address"]: gpu["compute_capability"] for gpu in gpus})
 
 
-def told(records: List[Record]) -> Dict[str, Any]:
-    """{'errors', 'complete'}. complete: whether the log goes back to the boot, so that none can be missing."""
+def told(records: List[Record], capabilities: Mapping[str, str]) -> Dict[str, Any]:
+    """{'errors', 'complete'}. complete: whether the log goes back to the boot, so that none can be missing.
+    capabilities: CUDA's, by the addresses of GPUs."""
     uuids = parse_uuids(records)
     same: Dict[Tuple[Any, ...], _Same] = {}
     for event in parse_events(records):
@@ -43,14 +44,14 @@ def told(records: List[Record]) -> Dict[str, Any]:
         same[key] = _Same(event, 1, event.at) if before is None else _Same(event, before.count + 1, before.first_at)
     errors = sorted(same.values(), key=lambda each: each.last.at)
     return {
-        "errors": [_error(each, uuids) for each in errors[-MOST:]],
+        "errors": [_error(each, uuids, capabilities) for each in errors[-MOST:]],
         "complete": not gaps((record.sequence for record in records), -1),
     }
 
 
-def _error(each: _Same, uuids: Mapping[str, str]) -> Dict[str, Any]:
+def _error(each: _Same, uuids: Mapping[str, str], capabilities: Mapping[str, str]) -> Dict[str, Any]:
     event = each.last
-    meaning = meaning_of(event, {})
+    meaning = meaning_of(event, {}, capabilities.get(event.address, ""))
     return {
         "pci_address": event.address,
         "uuid": uuids.get(event.address, ""),
@@ -63,5 +64,6 @@ def _error(each: _Same, uuids: Mapping[str, str]) -> Dict[str, Any]:
         "first_seconds": each.first_at // 1000000,
         "last_seconds": event.at // 1000000,
         "process": event.process,
+        "caused_by": event.previous or None,
         "text": event.text,
     }

@@ -66,7 +66,7 @@ class Finding:
     check:      level of a compute check that is asked for, '' for none.
     detail:     the last line about it; it may name somebody's process.
     count:      how often it was seen. times: how often with a pause between, which is what 'after' of a meaning counts.
-    quiet:      since when nothing was heard of it while its source could be read, in seconds since the epoch.
+    quiet:      since when nothing was heard of it while its source could be read, in seconds of the boot's clock.
     undecided:  whether the driver's own word on it outranks kind and remedy, and is not known yet.
     mended:     what was done that is its remedy, since it was last seen; '' for nothing yet.
     proof:      {UUID of a device: the compute check that it had passed by then}, which proves nothing of it.

@@ -78,7 +78,7 @@ def _unheard(ledger: Ledger) -> None:
     """What could not be heard may have come again."""
     for key, finding in ledger.findings.items():
         if finding.source == KERNEL_LOG:
-            ledger.findings[key] = replace(finding, quiet=ledger.now, proof=ledger.passed(finding.subject))
+            ledger.findings[key] = replace(finding, quiet=ledger.clock, proof=ledger.passed(finding.subject))
 
 
 def _decide(ledger: Ledger) -> None:
@@ -88,7 +88,7 @@ def _decide(ledger: Ledger) -> None:
         # After a remedy it says nothing of what was before that
         if finding.undecided and action is not None and not finding.mended:
             kind, remedy = kind_of_action(action)
-            ledger.findings[key] = replace(finding, kind=kind, remedy=remedy, undecided=False, quiet=ledger.now)
+            ledger.findings[key] = replace(finding, kind=kind, remedy=remedy, undecided=False, quiet=ledger.clock)
 
 
 def _when(ledger: Ledger, event: Event) -> float:
@@ -98,7 +98,8 @@ def _when(ledger: Ledger, event: Event) -> float:
 
 def _is_suspicion(ledger: Ledger, event: Event, subject: Subject, heard: Dict[str, _Heard]) -> bool:
     """Sort a line where it belongs; whether it makes its GPU suspect."""
-    meaning = meaning_of(event, ledger.policy.overrides)
+    gpu = ledger.gpus.get(subject.uuid)
+    meaning = meaning_of(event, ledger.policy.overrides, "" if gpu is None else gpu.capability)
     if meaning.kind == SUSPICION and event.process:
         recent = [each for each in ledger.suspects.get(subject.key, ()) if each[1] != event.process]
         ledger.suspects[subject.key] = (*recent, (_when(ledger, event), event.process))[-MOST_SUSPECTS:]
@@ -116,7 +117,8 @@ def _is_suspicion(ledger: Ledger, event: Event, subject: Subject, heard: Dict[st
     each = heard.get(key)
     if each is None:
         known = ledger.findings.get(key)
-        is_later = known is None or known.last.boot != ledger.look.boot or at - known.last.at >= PAUSE_SECONDS
+        is_later = (known is None or known.last.boot != ledger.look.boot
+                    or at - known.last.at - ledger.moved >= PAUSE_SECONDS)
         each = heard[key] = _Heard(subject, meaning, kind, remedy, _code(event), at, at, times=int(is_later))
     each.times += int(at - each.at >= PAUSE_SECONDS)
     each.kind, each.remedy = worst((each.kind, each.remedy), (kind, remedy))

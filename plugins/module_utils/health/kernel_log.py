@@ -17,11 +17,12 @@ _ADDRESS = r"(?P<address>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?" + _ADDRESS +
     r"(?: GPU-I:(?P<gi>\d+)(?: GPU-CI:(?P<ci>\d+))?)?\): (?P<number>\d+)(?:, (?P<text>.*))?")
-_PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?, name=(?P<name>.*?)(?:, |$)")
+# Older drivers tell no name
+_PROCESS = re.compile(r"pid='?(?P<pid>\d+|<unknown>)'?(?:, name=(?P<name>.*?))?(?:, |$)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
 _ACTION = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x(?P<to>[0-9a-fA-F]+)")
 _LINK = re.compile(r"(?P<unit>[A-Z0-9_]+)\s+(?P<severity>Fatal|Nonfatal)\b.*?Link\s+(?P<link>-?\d+)"
-                   r".*?\(0x(?P<first>[0-9a-fA-F]+)")
+                   r".*?\(0x")
 # Not all have a word of how bad it is; what the switch knows of an error follows in lines of its own
 _SXID = re.compile(r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:" + _ADDRESS + r"\): (?P<number>\d+), "
                    r"(?!Severity |Data \{)(?:(?P<severity>Fatal|Non-fatal|Correctable)\b(?:, )?)?"
@@ -57,7 +58,6 @@ class Event:
     action:    the recovery action that the driver asks for from now on, -1 where the line tells none.
     is_fatal:  what the line says; None where it says nothing.
     link:      of NVLink, -1 where the line is about none.
-    subcode:   of NVLink 5, -1 where there is none.
     text:      the rest of the line.
     """
 
@@ -72,7 +72,6 @@ class Event:
     action: int = -1
     is_fatal: Optional[bool] = None
     link: int = -1
-    subcode: int = -1
     text: str = ""
 
 
@@ -152,12 +151,12 @@ def _xid(record: Record, match: "re.Match[str]") -> Event:
         sequence=record.sequence,
         at=record.at,
         instance=(int(match["gi"] or -1), int(match["ci"] or -1)),
-        process="%s (pid %s)" % (process["name"].strip("'"), process["pid"]) if known and process else "",
+        process="%s (pid %s)" % ((process["name"] or "a process").strip("'"), process["pid"])
+        if known and process else "",
         previous=int(previous.group(1)) if previous else 0,
         action=int(action["to"], 16) if action else -1,
         is_fatal=None if link is None else link["severity"] == "Fatal",
         link=-1 if link is None else int(link["link"]),
-        subcode=-1 if link is None else int(link["first"], 16) >> 20 & 0x3F,
         text=text,
     )
 

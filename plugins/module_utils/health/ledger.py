@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..hardware.nvml import NvmlGpu
-from ..hardware.recovery import LADDER, NONE, OUT, RELOAD, asked_for, satisfies
+from ..hardware.recovery import LADDER, NONE, OUT, POWER_CYCLE, REBOOT, RELOAD, asked_for, satisfies
 from ..validation.compute.levels import at_least
 from .catalogue import KINDS, PENDING, SICK, WARNING
 from .findings import GPU, HOST, NVML, Finding, Moment, Subject, key_of
@@ -17,7 +17,8 @@ from .policy import HealthPolicy
 
 # So that nothing grows for ever
 HISTORY, ACTS, MOST_FINDINGS = 200, 50, 500
-ACTION, MISSING = "recovery_action", "missing"
+ACTION, MISSING, LINKS = "recovery_action", "missing", "nvlink"
+ASKS_NO_MORE = "the driver asks for nothing any more"
 THE_HOST = Subject(HOST)
 # In place of what had passed, where that could not be read: all that is there when it can be
 _UNREAD = {"": "unread"}
@@ -27,6 +28,8 @@ class Ledger:
     """A state, and the look that is added to it. Whoever reads the look tells it what is so; end() then clears what has
     been proved to have ended, and closed() is the state afterwards.
 
+    clock:        the boot's, in seconds, which nobody sets. now: seconds since the epoch, by a clock that may be wrong.
+                  moved: for how many seconds that one was set forward since the last look of this boot.
     seen:         keys of what was found in this look, which does not end by it.
     asked, reset: of the state, where that is of this boot.
     answering:    GPUs that NVML answered for, by UUID. answers: whether it answered at all; all_answer: for every GPU.
@@ -34,6 +37,10 @@ class Ledger:
 
     def __init__(self, state: State, look: Look, policy: HealthPolicy, now: float) -> None:
         self.state, self.look, self.policy, self.now = state, look, policy, now
+        self.clock = look.taken / 1e9
+        moved = look.at - self.clock - state.at + state.taken / 1e9 if state.boot == look.boot else 0.0
+        # Less it moves by itself
+        self.moved = moved if abs(moved) >= 1 else 0.0
         self.gpus: Dict[str, Known] = dict(state.gpus)
         self.findings: Dict[str, Finding] = dict(state.findings)
         self.failing: Dict[str, Failing] = dict(state.failing)
@@ -61,7 +68,11 @@ class Ledger:
         """
         self.acts.append(act)
         is_whole = not act.subject or LADDER.index(act.remedy) >= LADDER.index(RELOAD)
+        is_boot = act.remedy in (REBOOT, POWER_CYCLE)
         for key, finding in self.findings.items():
+            # A boot is over before anything is seen in it, whenever somebody says which kind of one it was
+            if is_boot and finding.last.boot == self.look.boot:
+                continue
             if satisfies(act.remedy, finding.remedy) and (is_whole or act.subject == finding.subject.key):
                 self.findings[key] = replace(finding, mended=act.text or act.remedy,
                                              proof=self.passed(finding.subject) if proof is None else proof)
@@ -69,11 +80,13 @@ class Ledger:
     def learn(self) -> None:
         """Which GPUs there are, and where."""
         for address, uuid in parse_uuids(self.records).items():
-            self._place(replace(self.gpus.get(uuid, Known(uuid)), address=address))
+            self._place(replace(self.gpus.get(uuid, Known(uuid)), address=address, displaced=False))
         for uuid, gpu in self.answering.items():
-            self._place(Known(uuid, gpu.serial, gpu.pci_address, gpu.name, gpu.is_divided, gpu.mig_devices))
+            before = self.gpus.get(uuid, Known(uuid))
+            self._place(Known(uuid, gpu.serial, gpu.pci_address, gpu.name, gpu.is_divided, gpu.mig_devices,
+                              tuple(sorted({*before.links, *gpu.links_up})), gpu.compute_capability))
         if self.all_answer:
-            for uuid in [uuid for uuid, known in self.gpus.items() if not known.address]:
+            for uuid in [uuid for uuid, known in self.gpus.items() if not (known.address or known.displaced)]:
                 self._gone(Subject(GPU, uuid))
         for finding in list(self.findings.values()):
             if finding.subject.kind == GPU and not finding.subject.uuid:
@@ -89,10 +102,16 @@ class Ledger:
                 if unknown.proof == _UNREAD:
                     self.unknown[what] = replace(unknown, proof=self.passed(THE_HOST))
 
+    def forget_links(self) -> None:
+        """Another boot or load of the driver may come with fewer NVLinks, which is no fault. Those of a GPU where some
+        are found to be down are remembered, as neither has mended them."""
+        self.gpus = {uuid: known if key_of(subject_of(known), LINKS) in self.findings else replace(known, links=())
+                     for uuid, known in self.gpus.items()}
+
     def _place(self, known: Known) -> None:
         for uuid, other in self.gpus.items():
             if other.address == known.address and uuid != known.uuid:
-                self.gpus[uuid] = replace(other, address="")
+                self.gpus[uuid] = replace(other, address="", displaced=known.uuid in self.state.gpus)
         self.gpus[known.uuid] = known
 
     def _gone(self, subject: Subject) -> None:
@@ -176,7 +195,8 @@ class Ledger:
                 self.level(subject, source, code, False, kind, remedy, text)
             return
         before = self.failing.get(key, Failing(0, clock))
-        self.failing[key] = replace(before, rounds=before.rounds + 1)
+        # No further than they are waited for: what fails for months is no news in each round
+        self.failing[key] = replace(before, rounds=min(before.rounds + 1, self.policy.rounds))
         is_long = before.rounds + 1 >= self.policy.rounds and clock - before.since >= seconds
         if is_long or key in self.findings:
             self.level(subject, source, code, True, kind, remedy, text)
@@ -196,7 +216,7 @@ class Ledger:
             # Whatever it is found to be now
             kind, remedy = before.kind, OUT
         self.findings[key] = replace(
-            before, subject=subject, kind=kind, remedy=remedy, text=text, last=moment, quiet=self.now, mended="",
+            before, subject=subject, kind=kind, remedy=remedy, text=text, last=moment, quiet=self.clock, mended="",
             proof=self.passed(subject), **more)
 
     def asked_for(self, subject: Subject, source: str, action: int, at: float) -> None:
@@ -205,7 +225,7 @@ class Ledger:
         if not action:
             self.released.pop(key, None)
             if key in self.findings and self.findings[key].remedy != OUT:
-                self.clear(key, "the driver asks for nothing any more")
+                self.clear(key, ASKS_NO_MORE)
             return
         kind, remedy = kind_of_action(action)
         text = "the driver asks for %s (%d)" % (asked_for(action).asks, action)
@@ -243,9 +263,9 @@ class Ledger:
         if finding.check and self._is_proved(finding.subject, finding.proof, finding.check):
             self.clear(finding.key, "a compute check that passed (%s)" % finding.check)
             self.suspects.pop(finding.subject.key, None)
-        elif finding.quiet > self.now:
-            self.findings[finding.key] = replace(finding, quiet=self.now)
-        elif self.now - finding.quiet >= self.policy.warning_seconds:
+        elif finding.quiet > self.clock:
+            self.findings[finding.key] = replace(finding, quiet=self.clock)
+        elif self.clock - finding.quiet >= self.policy.warning_seconds:
             self.clear(finding.key, "not seen again")
 
     def _bound(self) -> None:

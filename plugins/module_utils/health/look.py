@@ -24,7 +24,6 @@ from .model import Act, Look, Service, State
 from .policy import HealthPolicy
 
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
-_MACHINE = "/sys/class/dmi/id/product_uuid"
 
 
 def read_look(host: Host, remembered: Callable[[], State], policy: HealthPolicy, asks_nvml: bool = True) -> Look:
@@ -69,7 +68,7 @@ def look_around(host: Host, before: State, acts: Tuple[Act, ...] = ()) -> Look:
     return Look(
         taken=time.monotonic_ns(), at=time.time(), boot=boot, load=_load(host),
         records=read_records(host, before.sequence if before.boot == boot else 0),
-        machine=(_read(lambda: host.read(_MACHINE)) or "").strip(), resets=_resets(host, boot),
+        machine=host.machine(), resets=_resets(host, boot),
         compute=_read(lambda: record.kept(host)), acts=acts, left=before.left)
 
 
@@ -96,14 +95,16 @@ def _records(texts: Iterable[str]) -> Iterable[Record]:
 def _ask(host: Host, before: State, policy: HealthPolicy) -> Tuple[NvmlReading, Tuple[int, str]]:
     """NVML's reading, and the child that hangs in it: where one does, no other is started."""
     process, started = before.left
-    if process and host.process_started(process) == started and before.boot == host.boot():
+    if started and host.process_started(process) == started and before.boot == host.boot():
         return NvmlReading(error="a call of NVML hangs still (process %d)" % process, hung="the call of process %d"
                            % process, left=process), before.left
     loaded = _read(lambda: host.read("/sys/module/nvidia/version")) or ""
     reading = _read(lambda: fresh_reading(library_version(host), loaded.strip(), policy.silence, policy.patience))
     if reading is None:
         return NvmlReading(error=UNSTARTED % "its binding is not there"), (0, "")
-    return reading, (reading.left, host.process_started(reading.left)) if reading.left else (0, "")
+    started = host.process_started(reading.left) if reading.left else ""
+    # One that has ended since hangs no more
+    return reading, (reading.left, started) if started else (0, "")
 
 
 def _places(bus: PciBus, reading: Optional[NvmlReading]) -> Dict[str, bool]:

@@ -3,14 +3,17 @@
 """A host's health for node_exporter's textfile collector, in Prometheus' text format. Pure.
 
 The collector refuses a file with timestamps, and one whose HELP differs from another file's. When a look was is a
-value, so that one that has stopped is seen. Processes are named nowhere.
+value, so that one that has stopped is seen. Findings name no processes. Why a boot has failed is told as on the Node,
+where more people read it.
 """
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
+from ..core import boot_record
 from .findings import SWITCH
 from .model import VERDICTS, WHATS, State
+from .problems import plain
 from .summary import by_weight
 
 Sample = Tuple[Mapping[str, str], float]
@@ -22,11 +25,13 @@ METRICS: Dict[str, Tuple[str, str]] = {
     "gpuops_health_last_look_seconds": ("gauge", "When the host was looked at last, in seconds since the epoch."),
     "gpuops_health_xid_errors_total": ("counter", "Errors of GPUs in the kernel's log that were seen."),
     "gpuops_health_sxid_errors_total": ("counter", "Errors of NVSwitches in the kernel's log that were seen."),
+    "gpuops_boot_state": ("gauge", "1 of what became of the boot: working, validated, failed, no_gpus or late."),
+    "gpuops_boot_failure": ("gauge", "Why the host is not validated since its boot."),
 }
 
 
-def metrics_text(state: State) -> str:
-    """All metrics of a state."""
+def metrics_text(state: State, of_boot: Mapping[str, Any]) -> str:
+    """All metrics of a state, and of what became of the boot (core/boot_record.py), {} where nobody has told."""
     samples: Dict[str, List[Sample]] = {
         "gpuops_health_verdict": [({"verdict": each}, float(each == state.verdict)) for each in VERDICTS],
         "gpuops_health_findings": [
@@ -37,6 +42,9 @@ def metrics_text(state: State) -> str:
         "gpuops_health_last_look_seconds": [({}, state.at)],
         "gpuops_health_xid_errors_total": list(_errors(state, "xid")),
         "gpuops_health_sxid_errors_total": list(_errors(state, "sxid")),
+        "gpuops_boot_state": [
+            ({"state": each}, float(each == of_boot.get("state"))) for each in boot_record.STATES],
+        "gpuops_boot_failure": list(_failures(of_boot)),
     }
     return "".join(_family(name, samples[name]) for name in METRICS)
 
@@ -50,6 +58,11 @@ def _errors(state: State, series: str) -> Iterable[Sample]:
                 where = {"switch": name} if kind == SWITCH else {
                     "gpu": known.address if known else name, "uuid": known.uuid if known else ""}
                 yield {**where, series: code.split()[1]}, float(count)
+
+
+def _failures(of_boot: Mapping[str, Any]) -> Iterable[Sample]:
+    if of_boot.get("state") == boot_record.FAILED:
+        yield {"reason": plain(" ".join(str(of_boot.get("reason") or "").split()))}, 1.0
 
 
 def _family(name: str, samples: Iterable[Sample]) -> str:

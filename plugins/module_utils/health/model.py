@@ -42,7 +42,14 @@ class Act:
 
 @dataclass(frozen=True)
 class Known:
-    """A GPU of this host. parts: UUIDs of its MIG devices. divided: whether MIG mode is on."""
+    """A GPU of this host.
+
+    address:    on the PCI bus, '' where another GPU is there now. displaced: whether that one only moved there, as
+                where buses have other numbers since this one is gone, and has not replaced it.
+    parts:      UUIDs of its MIG devices. divided: whether MIG mode is on.
+    links:      its NVLinks that have been up with this load of the driver.
+    capability: CUDA's, '' where it has not been told.
+    """
 
     uuid: str
     serial: str = ""
@@ -50,6 +57,9 @@ class Known:
     name: str = ""
     divided: bool = False
     parts: Tuple[str, ...] = ()
+    links: Tuple[int, ...] = ()
+    capability: str = ""
+    displaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,8 @@ class State:
         plain = {name: data[name] for name in (
             "boot", "load", "sequence", "taken", "asked", "at", "rounds", "reset", "machine")}
         state = cls(
-            gpus={uuid: checked(Known(**dict(each, parts=tuple(map(str, each["parts"])))))
+            gpus={uuid: checked(Known(**dict(each, parts=tuple(map(str, each["parts"])),
+                                             links=tuple(map(int, each.get("links", ()))))))
                   for uuid, each in data["gpus"].items()},
             findings={key: Finding.from_dict(each) for key, each in data["findings"].items()},
             failing={what: checked(Failing(**each)) for what, each in data["failing"].items()},

@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Collection, Dict, List, Tuple
 
+from ..core import boot_record
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import DIRECTORY as LASTING
@@ -57,6 +58,12 @@ def look_and_keep(host: Host, policy: HealthPolicy, metrics_directory: str = "")
     Two rounds at once are one after the other; the one that began first then tells nothing new.
     """
     return keep_look(host, policy, read_look(host, lambda: kept(host), policy), metrics_directory)
+
+
+def only_look(host: Host, policy: HealthPolicy) -> State:
+    """The same round, which leaves nothing behind: what it takes several to find, it does not."""
+    look = read_look(host, lambda: kept(host), policy)
+    return _judged(kept(host), look, policy)
 
 
 def keep_look(host: Host, policy: HealthPolicy, look: Look, metrics_directory: str = "") -> State:
@@ -103,6 +110,11 @@ def give_up(host: Host, policy: HealthPolicy, subjects: Collection[str]) -> Stat
     return _change(host, policy, lambda state: assessing.give_up(state, subjects), "")
 
 
+def taken_back(host: Host, policy: HealthPolicy, uuids: Collection[str]) -> State:
+    """The driver asks for nothing more of these GPUs, see assess.taken_back()."""
+    return _change(host, policy, lambda state: assessing.taken_back(state, uuids, time.time()), "")
+
+
 def kept(host: Host) -> State:
     """The state as it was kept. One that cannot be understood is unknown, and put aside by the next round."""
     return _kept(host).state
@@ -118,6 +130,15 @@ def forget(host: Host, metrics_directory: str = "") -> bool:
         host.remove(path)
     host.remove_empty_dir(PUBLIC)
     return bool(paths)
+
+
+def tell_boot(host: Host, metrics_directory: str) -> None:
+    """What became of the boot, in the metrics of the last look. Nothing is looked at: that may be what hangs."""
+    if metrics_directory:
+        with contextlib.suppress(GpuOpsError):
+            host.make_directory(PASSING, 0o700)
+            with host.guard(GUARD):
+                _collect(host, metrics_directory, metrics_text(kept(host), boot_record.read(host)))
 
 
 def forget_metrics(host: Host, directory: str) -> None:
@@ -237,7 +258,7 @@ def _tell(host: Host, state: State, policy: HealthPolicy, metrics_directory: str
             host.write(path, text, 0o644)
     if metrics_directory:
         with contextlib.suppress(GpuOpsError):
-            _collect(host, metrics_directory, metrics_text(state))
+            _collect(host, metrics_directory, metrics_text(state, boot_record.read(host)))
 
 
 def _collect(host: Host, directory: str, text: str) -> None:

@@ -11,7 +11,8 @@ from ..health.errors import read_errors
 
 
 def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
-    observation = dict(read_host(host), kernel_log=read_errors(host))
+    told = read_host(host)
+    observation = dict(told, kernel_log=read_errors(host, told["nvml"]["gpus"]))
     return {"observation": observation, "ansible_facts": {"gpuops": compact(observation)}}
 
 

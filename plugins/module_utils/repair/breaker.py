@@ -99,15 +99,16 @@ def without_cluster(host: str, why: str) -> Refusal:
         "to know how many nodes of its cluster are sick", "correct its variables")
 
 
+def is_many(number: int, count: int, nodes: int, percent: int) -> bool:
+    """Whether so many of that count are beyond both limits."""
+    return number > nodes and number * 100 > count * percent
+
+
 def _exceeded(sick: int, alike: int, count: int, limits: Limits) -> str:
     """The name of the limit that this is beyond, '' for none. alike: how many are sick of the same."""
-    if _is_many(alike, count, limits.nodes, limits.percent_alike):
+    if is_many(alike, count, limits.nodes, limits.percent_alike):
         return ALIKE
-    return ALL if _is_many(sick, count, limits.nodes, limits.percent) else ""
-
-
-def _is_many(number: int, count: int, nodes: int, percent: int) -> bool:
-    return number > nodes and number * 100 > count * percent
+    return ALL if is_many(sick, count, limits.nodes, limits.percent) else ""
 
 
 def _named(nodes: Sequence[str]) -> str:

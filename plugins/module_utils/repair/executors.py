@@ -6,7 +6,7 @@ after that ends the finding."""
 from __future__ import annotations
 
 import contextlib
-from typing import Dict, List, Mapping, Set
+from typing import Dict, List, Mapping, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -15,12 +15,13 @@ from ..core.plan import Step
 from ..core.rights import asked_by
 from ..core.steps import Executor
 from ..hardware.loaded import give_up, load_of
-from ..hardware.recovery import OUT, RELOAD, SERVICE
+from ..hardware.recovery import NONE, OUT, RELOAD, SERVICE
 from ..hardware.reset import Act, finish_interrupted, finishing, reset
 from ..hardware.reset_plan import FINISH
 from ..health.findings import GPU, Subject
+from ..health.ledger import ACTION
 from ..health.state import give_up as give_up_parts
-from ..health.state import kept, note_remedy
+from ..health.state import kept, note_remedy, taken_back
 from . import attempts
 from .attempts import Part
 from .planner import BEGIN, FORGET, RESETS, RESTARTED
@@ -71,21 +72,41 @@ def executors_of(policy: Policy) -> Mapping[str, Executor]:
 
     def reset_gpus(host: Host, journal: Journal, step: Step) -> None:
         begun: List[int] = []
+        sick = _asked_by_driver(host, step)
         gpus = tuple((uuid, address) for uuid, address in step.parameters["gpus"])
         why = "%s: %s" % (step.subject, step.why)
+
+        def mended() -> None:
+            # Before daemons come back: what they meet was not mended by it
+            for key in {Subject(GPU, uuid, address=address).key for uuid, address in gpus}.union(_keys(step)):
+                note_remedy(host, policy.health, step.parameters["rung"], key, _told(step))
+
         try:
             # What is refused before anything is touched was not tried
-            reset(host, journal, Act(NAME, why, gpus, step=step.id), lambda: begun.append(_begun(host, step)))
+            is_done = reset(host, journal, Act(NAME, why, gpus, step=step.id, sick=sick),
+                            lambda: begun.append(_begun(host, step)), mended)
         except GpuOpsError as error:
             for number in begun:
                 _failed(host, number, error)
             raise
-        for key in {Subject(GPU, uuid, address=address).key for uuid, address in gpus}.union(_keys(step)):
-            note_remedy(host, policy.health, step.parameters["rung"], key, _told(step))
+        if not is_done:
+            taken_back(host, policy.health, sick)
+            for number in begun:
+                attempts.end(host, number, attempts.DONE, "the driver asked for no reset any more once nobody had it")
+            return
         for number in begun:
             attempts.end(host, number, attempts.DONE)
 
     return {RESTARTED: restart, RESETS: finishing(reset_gpus), BEGIN: begin}
+
+
+def _asked_by_driver(host: Host, step: Step) -> Tuple[str, ...]:
+    """UUIDs of the GPUs of a reset, where all of it is for what the driver itself asks for."""
+    keys = _keys(step)
+    reasons = [each for each in kept(host).findings.values()
+               if each.subject.key in keys and each.remedy != NONE and not each.mended]
+    asked = tuple(each.subject.uuid for each in reasons if each.code == ACTION and each.subject.uuid)
+    return asked if len(asked) == len(reasons) and {each.subject.key for each in reasons} == keys else ()
 
 
 def _keys(step: Step) -> Set[str]:

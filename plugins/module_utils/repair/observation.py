@@ -14,7 +14,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.refusal import Refusal
-from ..hardware.loaded import load_of
+from ..hardware.loaded import is_given_up, load_of
 from ..hardware.nvml import reading_of
 from ..hardware.reset import fabric_runs, read_all, read_silent, unfinished_steps
 from ..hardware.reset_plan import Resettable
@@ -33,6 +33,7 @@ class Observation:
     findings:    open ones that something has to be done about.
     boot:        the boot that is. looked_in: the boot of the last look, '' where nobody has looked.
     load:        the load of the driver that is, '' without one. looked_at: that of the last look.
+    given_up:    whether that load is to be replaced, which is said in /run alone.
     unknown:     {what cannot be told of the host's health: why}.
     attempts:    what has been tried, oldest first. refusals: why that cannot be read.
     has_record:  whether anything was tried.
@@ -49,6 +50,7 @@ class Observation:
     looked_in: str = ""
     load: str = ""
     looked_at: str = ""
+    given_up: bool = False
     unknown: Mapping[str, str] = field(default_factory=dict)
     attempts: Tuple[Attempt, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
@@ -77,6 +79,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     seen = Observation(
         findings=tuple(each for _key, each in sorted(state.findings.items()) if each.kind in MENDED),
         boot=host.boot(), looked_in=state.boot, load=load_of(host), looked_at=state.load,
+        given_up=is_given_up(host),
         unknown={what: each.text for what, each in state.unknown.items()},
         units=tuple(sorted(state.services)), unfinished=unfinished_steps(host, journal, NAME), now=time.time())
     try:

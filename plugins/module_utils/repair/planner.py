@@ -282,10 +282,12 @@ def _reset(group: Sequence[Resettable], cases: Sequence[Case]) -> Step:
 def _of_host(
     rung: str, cases: Sequence[Case], observation: Observation
 ) -> Tuple[Tuple[Step, ...], Tuple[Requirement, ...]]:
-    """That it is tried is written down before others do it."""
+    """That it is tried is written down before others do it, and that a load is given up, or nobody would replace it."""
     keys = {case.subject.key for case in cases}
-    is_written = any(is_at_hand(attempt, observation.boot, observation.load) and attempt.rung == rung
-                     and keys <= set(attempt.keys) for attempt in observation.attempts)
+    is_known = rung != RELOAD or observation.given_up
+    is_written = is_known and any(
+        is_at_hand(attempt, observation.boot, observation.load) and attempt.rung == rung
+        and keys <= set(attempt.keys) for attempt in observation.attempts)
     sick = [case for case in cases if case.rung != NONE]
     disturbs, why = Disruption.reboot, "What was tried is to be known after it."
     if rung == RELOAD:
@@ -299,9 +301,11 @@ def _of_host(
 
 
 def _is_told(case: Case, observation: Observation) -> bool:
-    """Whether that it is to be taken out is known without the attempts, or by them for good."""
+    """Whether that it is to be taken out is known without the attempts, or by them for good. Who was killed once he had
+    written the attempt down has not told it of what is sick."""
     found = min(each.first.at for each in case.findings)
-    return any(each.remedy == OUT for each in case.findings) or is_out(case.subject.key, observation.attempts, found)
+    return any(each.remedy == OUT for each in case.findings) or (
+        not case.is_sick and is_out(case.subject.key, observation.attempts, found))
 
 
 def _verdict(case: Case) -> Step:

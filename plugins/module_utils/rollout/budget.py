@@ -199,6 +199,7 @@ class NodeState:
     """A Node with GPUs at this instant.
 
     cordoned_by: who took it out of service, where that was not us; '' nobody. ours: whether it was us.
+    kept:        whether that was for checks that have failed: no change is under way there.
     in_service:  False for one that has not taken work yet.
     unhealthy:   what is wrong with its GPUs as far as the Node tells, '' nothing.
     """
@@ -207,6 +208,7 @@ class NodeState:
     ready: bool = True
     cordoned_by: str = ""
     ours: bool = False
+    kept: bool = False
     marks: Tuple[str, ...] = ()
     in_service: bool = True
     domain: str = ""
@@ -598,7 +600,7 @@ def _is_at_work(pool: Pool, rollout: Rollout, unit: Unit, nodes: Mapping[str, No
     """Whether the change of a unit has begun, so that it goes on to its end: a node of it is out of service for us, or
     back."""
     of_unit = {rollout.hosts[name].node for name in unit.hosts}
-    return any(nodes[node].ours for node in of_unit if node in nodes) or (
+    return any(nodes[node].ours and not nodes[node].kept for node in of_unit if node in nodes) or (
         pool.rollout is not None and not of_unit.isdisjoint(pool.rollout.done))
 
 
@@ -760,7 +762,8 @@ def _present(
     # What another run is changing may be out of reach for a while, as for a reboot
     unreachable = {name for name, host in rollout.of_run.items()
                    if name in asking.unreachable or not host.reachable} - elsewhere
-    half_done.update(names[state.name] for state in nodes.values() if state.ours and state.name not in pool.slots)
+    ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
+    half_done.update(names[state.name] for state in ours)
     done = {names[node] for node in opened.done if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
@@ -791,7 +794,8 @@ def _present(
         else:
             passed.add(proof)
     return Present(
-        now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done), done=frozenset(done),
+        now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done),
+        kept=frozenset(names[state.name] for state in ours if state.kept), done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,
         failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),

@@ -58,6 +58,7 @@ class Host:
     cordoned_by: who took it out of service, where that was not us; '' nobody.
     marks:       what other managers have written on the Node while they are at work, or want it left alone.
     half_done:   a run of ours began with it and did not end; the node is still ours to give back.
+    kept:        of one that is half done, whether it is out of service for checks that failed: nothing is to go on.
     failed:      what failed when this policy was tried, or any one where nothing is asked of it now; '' nothing. It
                  stands until a person takes it away.
     refusal:     why its own plan cannot be carried out.
@@ -82,6 +83,7 @@ class Host:
     cordoned_by: str = ""
     marks: Tuple[str, ...] = ()
     half_done: bool = False
+    kept: bool = False
     failed: str = ""
     refusal: Optional[Refusal] = None
     in_service: bool = True
@@ -238,6 +240,7 @@ class Present:
     now:              aware.
     in_progress:      hosts that are out of service for a change now, those of other runs included.
     half_done:        hosts that are out of service by a run which is no more.
+    kept:             those of half_done that are so for checks which failed: nothing is to go on.
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.
     failed:           {host: what failed} by a change of this policy; they keep their places.
@@ -263,6 +266,7 @@ class Present:
     now: datetime
     in_progress: FrozenSet[str] = frozenset()
     half_done: FrozenSet[str] = frozenset()
+    kept: FrozenSet[str] = frozenset()
     done: FrozenSet[str] = frozenset()
     left: FrozenSet[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)

@@ -293,7 +293,16 @@ def _ordered(
 
 
 def _is_half_done(unit: Unit, hosts: Mapping[str, Host]) -> bool:
-    return any(hosts[name].half_done for name in unit.hosts)
+    return _is_begun(unit.hosts, {name for name in unit.hosts if hosts[name].half_done},
+                     {name for name in unit.hosts if hosts[name].kept})
+
+
+def _is_begun(names: Sequence[str], half_done: AbstractSet[str], kept: AbstractSet[str]) -> bool:
+    """Whether what is half done of some hosts that restart together is a change of them, or takes no other of them out
+    of service. One that is kept for its checks is no reason for the rest to go before a canary."""
+    all_of_them = frozenset(names)
+    there = half_done & all_of_them
+    return bool(there) and (not there <= kept or there == all_of_them)
 
 
 def _blocks(units: Sequence[Unit]) -> List[List[Unit]]:
@@ -556,10 +565,11 @@ class _Standing:
         kept = self._closed(unit) or self._kept_by_a_person(unit)
         if kept is not None:
             return kept
-        if canary is not None and unit.place is Place.in_order:
+        begun = self._was_begun(unit)
+        if canary is not None and unit.place is Place.in_order and not begun:
             cause, why = canary
             return self._waiting(unit, cause, "waits for the canary %s" % why, self._watched)
-        for proof in to_prove(self._rollout, unit, self._proved) if unit.place is not Place.half_done else ():
+        for proof in to_prove(self._rollout, unit, self._proved) if not begun else ():
             if proof in self._proving:
                 return self._waiting(
                     unit, Cause.person if proof in present.disproved else Cause.canary,
@@ -567,6 +577,12 @@ class _Standing:
         if unit.one_by_one in self._busy:
             return self._waiting(unit, Cause.group, self._told_of_group(unit))
         return self._room_for(unit)
+
+    def _was_begun(self, unit: Unit) -> bool:
+        """Whether a run that is no more has begun with it. That may be known only since the order was made: what has a
+        place already waits for none that waits for places."""
+        return unit.place is Place.half_done or _is_begun(
+            self._left(unit), self._present.half_done, self._present.kept)
 
     def _kept_from(self, unit: Unit) -> Optional[Waiting]:
         """What keeps it from beginning whether it has places or not."""
@@ -632,7 +648,7 @@ class _Standing:
         """Where units that are half done keep each other waiting: a limit is lower than when they were begun with."""
         active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
         half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
-                     if each.place is Place.half_done}
+                     if self._was_begun(each)}
         stuck = [name for name, names in half_done.items() if not _fits(frozenset(names), active, out, limit)]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None

@@ -82,6 +82,13 @@ def lines_of(script: str) -> Dict[str, str]:
     return {match.group(1): match.group(0) for match in _LINE.finditer(script)}
 
 
+def gives(line: str, name: str, value: Any) -> bool:
+    """Whether a line of the script sets a GPU to that."""
+    words = line.partition(" & ")[0].split()[2:]
+    pairs = [list(pair) for pair in zip(words[::2], words[1::2])]
+    return any(_words({name: value}, deferred) in pairs for deferred in (False, True))
+
+
 def _words(values: Mapping[str, Any], deferred: bool) -> List[str]:
     words: List[str] = []
     if "persistence" in values:

@@ -33,6 +33,7 @@ class Observation:
     error:       why NVML does not answer, '' when it does.
     driver:      version of the driver that answered.
     former:      {UUID: {setting: our change of it}}.
+    elsewhere:   UUIDs of those among them that are another machine's, and have not fallen off here.
     files:       {path: text or None} of our own files for the boot.
     enabled:     whether our unit is.
     restore:     steps that put back the files that we changed (only read when they are to go).
@@ -45,6 +46,7 @@ class Observation:
     error: str = ""
     driver: str = ""
     former: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    elsewhere: Tuple[str, ...] = ()
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     restore: Tuple[Step, ...] = ()
@@ -65,7 +67,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     absent = policy.state == "absent"
     files = {path: host.read(path) for path in (boot.SCRIPT, boot.UNIT_FILE)}
     seen = Observation(
-        unfinished=unfinished_steps(host, journal, NAME), former=notes.former(memory), files=files,
+        unfinished=unfinished_steps(host, journal, NAME), former=notes.former(memory),
+        elsewhere=notes.elsewhere(host, memory), files=files,
         enabled=host.exists(boot.WANTS),
         restore=tuple(restore_steps(NAME, host, journal)) if absent else ())
     if not seen.former and (absent or not policy.entries):
@@ -78,14 +81,25 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     told: Dict[str, Dict[str, Any]] = {}
     known: Dict[str, Resettable] = {}
     session = Session(REQUESTS)
+    asked = ""
+
+    def ask(name: str, uuid: str, *arguments: Any) -> Any:
+        nonlocal asked
+        asked = uuid
+        return session.ask(name, uuid, *arguments)
+
     try:
         for gpu in reading.gpus:
-            if not gpu.error:
-                told[gpu.uuid] = session.ask("get", gpu.uuid)
-        if _asks_for_ecc(seen, policy):
-            known = {each.uuid: each for each in read_resettable(host, journal, reading.gpus, told, session.ask)}
+            try:
+                if not gpu.error:
+                    told[gpu.uuid] = ask("get", gpu.uuid)
+            except NvmlFailed as failed:
+                # What the others have is to be given back all the same
+                silent.append((gpu.named(), str(failed)))
+        if not session.lost and _asks_for_ecc(seen, policy):
+            known = {each.uuid: each for each in read_resettable(host, journal, reading.gpus, told, ask)}
     except NvmlFailed as failed:
-        silent.append((gpu.named(), str(failed)))
+        silent += [(gpu.named(), str(failed)) for gpu in reading.gpus if gpu.uuid == asked]
     finally:
         session.close()
     gpus = tuple(_gpu(gpu, facts, told[gpu.uuid], locked.get(gpu.uuid, {}), known.get(gpu.uuid))

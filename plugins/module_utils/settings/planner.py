@@ -330,7 +330,8 @@ def _boot_steps(observation: Observation, wanted: Mapping[str, Mapping[str, Any]
     gpus = {gpu.uuid: gpu for gpu in observation.gpus}
     script = observation.files.get(boot.SCRIPT) or ""
     # A boot may bring back one that has fallen off, and it is to come back as it was
-    kept = [line for uuid, line in boot.lines_of(script).items() if uuid not in gpus and uuid in observation.former]
+    kept = [line for uuid, line in boot.lines_of(script).items()
+            if uuid not in gpus and uuid in observation.former and uuid not in observation.elsewhere]
     text = boot.script_text([(uuid, values, gpus[uuid].architecture == HOPPER)
                              for uuid, values in wanted.items()], kept)
     lasting = bool(text)

@@ -147,7 +147,8 @@ def gpus_answer(evidence: Evidence) -> Check:
 
 
 def recovery(evidence: Evidence) -> Check:
-    """What the driver itself asks for outranks what can be worked out from its counters."""
+    """What the driver itself asks for outranks what can be worked out from its counters. A GPU whose work may end by
+    itself is to get no new one, so it fails too."""
     name = "recovery"
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
@@ -346,7 +347,7 @@ def _contained(gpu: NvmlGpu) -> Iterator[str]:
     if gpu.ecc_uncorrected:
         yield "%d uncorrected ECC errors since the driver was loaded" % gpu.ecc_uncorrected
     if gpu.remap_pending:
-        yield "a row of memory is remapped at the next reset"
+        yield "a row or a page of memory is taken out of use at the next reset"
 
 
 def _skipped(name: str, prerequisite: str) -> Check:

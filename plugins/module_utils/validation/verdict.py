@@ -59,9 +59,12 @@ def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[st
     return changes
 
 
-def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:
-    """Create the status files whose checks passed, remove the others; return the names that changed."""
-    changes = status_changes(host, checks)
+def write_status_files(host: Host, checks: Sequence[Check], proves: bool = True) -> List[str]:
+    """Create the status files whose checks passed, remove the others; return the names that changed.
+
+    proves: whether checks that passed are enough to create one.
+    """
+    changes = {path: text for path, text in status_changes(host, checks).items() if proves or text is None}
     for path, text in changes.items():
         if text is None:
             host.remove(path)

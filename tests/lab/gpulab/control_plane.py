@@ -18,7 +18,8 @@ from .pki import Authority
 from .processes import Daemon, LabError, run, wait_for
 
 READY_SECONDS = 60.0
-COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+SERVERS, CLIENTS = ("etcd", "kube-apiserver"), ("kube-controller-manager", "kube-scheduler")
+COMPONENTS = (*SERVERS, *CLIENTS)
 
 
 class ControlPlane:
@@ -40,7 +41,7 @@ class ControlPlane:
             "DNS:kubernetes.default.svc.cluster.local", "DNS:localhost", "IP:127.0.0.1",
             "IP:%s" % API_SERVICE_ADDRESS, "IP:%s" % self.network.controller))
         self.authority.issue("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
-        for name in ("kube-controller-manager", "kube-scheduler"):
+        for name in CLIENTS:
             user = "system:%s" % name
             self.authority.kubeconfig(self.directory / ("%s.kubeconfig" % name), self.network.api_url,
                                       self.authority.issue(name, user), user)
@@ -80,17 +81,23 @@ class ControlPlane:
         return {base64.b64decode(each["key"]).decode(): each["value"] for each in found.get("kvs", ())}
 
     def start(self) -> None:
-        for name, argv in zip(COMPONENTS, (self._etcd(), self._api_server(), self._controller_manager(),
-                                           self._scheduler())):
+        for name, argv in zip(SERVERS, (self._etcd(), self._api_server())):
+            self.daemons[name].start(argv)
+        self._start_clients()
+
+    def _start_clients(self) -> None:
+        """Those that do not run. Where an API server takes long to be ready, they give it up and end."""
+        for name, argv in zip(CLIENTS, (self._controller_manager(), self._scheduler())):
             self.daemons[name].start(argv)
 
     def wait(self) -> None:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
 
         def ready() -> bool:
-            for name, daemon in self.daemons.items():
+            for daemon in map(self.daemons.__getitem__, SERVERS):
                 if daemon.pid is None:
-                    raise LabError("%s ended; the end of %s:\n%s" % (name, daemon.log_file, daemon.log_tail()))
+                    raise LabError("%s ended; the end of %s:\n%s" % (daemon.name, daemon.log_file, daemon.log_tail()))
+            self._start_clients()
             try:
                 with urllib.request.urlopen(self.network.api_url + "/readyz", timeout=2, context=context) as answer:
                     return bool(answer.status == 200)
@@ -100,7 +107,11 @@ class ControlPlane:
                  str(self.daemons["kube-apiserver"].log_file))
         # Until the controller manager has made it, every pod is refused.
         account = self.kubectl(["get", "serviceaccount", "default", "--output=name"])
-        wait_for("service account default", lambda: _succeeds(account), READY_SECONDS,
+
+        def has_account() -> bool:
+            self._start_clients()
+            return _succeeds(account)
+        wait_for("service account default", has_account, READY_SECONDS,
                  str(self.daemons["kube-controller-manager"].log_file), pause=0.3)
 
     def leave_nodes_alone(self) -> None:
@@ -112,7 +123,7 @@ class ControlPlane:
         self._run_controllers("disruption-controller")
 
     def _run_controllers(self, names: str) -> None:
-        for name in ("kube-scheduler", "kube-controller-manager"):
+        for name in CLIENTS:
             self.daemons[name].stop()
         self.daemons["kube-controller-manager"].start([*self._controller_manager(), "--controllers=%s" % names])
 

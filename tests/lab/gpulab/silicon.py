@@ -37,6 +37,8 @@ FAULT_KINDS = {
     "remap-failed": "a row of memory cannot be remapped: NVIDIA takes such a board back",
     "sram": "uncorrectable errors of a cache are more than its threshold: NVIDIA takes such a board back",
     "recovery": "the driver asks for a recovery action (--code, 1 unless given: reset) and says so with Xid 154",
+    "nvlink-down": "NVLinks are down until a reset (--code: a bit for each, 1 unless given: the first)",
+    "slowdown": "the GPU is slowed down (--code: NVML's reasons, 64 unless given: too hot)",
     "xid": "one Xid event (--code, 31 unless given)",
     "call": "a call of NVML or libcuda fails (--call; the --nth, for --times calls, 0 for ever; with --code)",
     "slow": "calls take --ms longer (--call: only this one)",
@@ -55,7 +57,9 @@ FAULT_KINDS = {
     "slow-peer": "copies between the GPU and others reach --percent of their rate",
 }
 # Keys of a GPU that a fault sets
-_MARKS = {"remap-failed": "remapped.failed", "sram": "sram_threshold", "recovery": "recovery_action"}
+_MARKS = {"remap-failed": "remapped.failed", "sram": "sram_threshold", "recovery": "recovery_action",
+          "nvlink-down": "nvlinks_down", "slowdown": "clock_reasons"}
+_HW_THERMAL = 0x40
 _DETAILS = ("call", "nth", "times", "code", "ms", "sm", "at", "percent")
 
 
@@ -186,7 +190,8 @@ def _inject(board: Any, kind: str, gpu: Optional[int], details: Mapping[str, Any
             board.raise_event(each, EVENT_XID, int(details.get("code", 31)))
     elif kind in _MARKS:
         for each in chosen:
-            board.set("gpu.%d.%s" % (each, _MARKS[kind]), details.get("code", 1))
+            usual = _HW_THERMAL if kind == "slowdown" else 1
+            board.set("gpu.%d.%s" % (each, _MARKS[kind]), details.get("code", usual))
             if kind == "recovery":
                 board.raise_event(each, EVENT_XID, XID_RECOVERY_ACTION)
     elif kind == "busy":
@@ -247,8 +252,8 @@ def clear_faults(silicon_dir: Path) -> List[str]:
         for gpu in range(board.gpus):
             board.remove("gpu.%d.ecc_errors" % gpu)
             board.remove("gpu.%d.remapped" % gpu)
-            board.remove("gpu.%d.sram_threshold" % gpu)
-            board.remove("gpu.%d.recovery_action" % gpu)
+            for mark in ("sram_threshold", "recovery_action", "nvlinks_down", "clock_reasons"):
+                board.remove("gpu.%d.%s" % (gpu, mark))
         host_files.write_configuration_spaces(silicon_dir, board)
     board_file.log(silicon_dir, "faults cleared: %s" % ", ".join(kinds), "lab")
     return kinds

@@ -62,6 +62,10 @@ def nspawn_command(machine: Machine, root: Path, unified: bool) -> List[str]:
             "--system-call-filter=@keyring @mount bpf", "--network-bridge=%s" % machine.bridge]
     argv += ["--bind=%s" % each for each in machine.binds]
     argv += ["--bind-ro=%s" % each for each in machine.binds_readonly]
+    if machine.disk:
+        # libcni syncs nothing: after a power cut its record of a sandbox is an empty file, with which no kubelet ever
+        # gets rid of the sandbox, and its pod never starts again (containernetworking/cni, libcni/api.go)
+        argv.append("--tmpfs=/var/lib/cni")
     if not unified:
         # systemd 256 and later boot on cgroup v1 only when told twice; older ones ignore the second word.
         argv += ["systemd.unified_cgroup_hierarchy=0", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]

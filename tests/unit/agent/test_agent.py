@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -31,6 +32,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import 
     policy_of,
     text_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import startup_taint
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -113,8 +116,9 @@ def test_what_was_found_of_the_hosts_health_goes_with_it(host: Host, archive: Pa
     run(host).apply()
     host.write(health.KEPT, "{}")
     host.write(health.SUMMARY, "{}")
+    boot_record.end(host, boot_record.begin(host), boot_record.FAILED, "GPU 3 is ill")
     run(host, state="absent").apply()
-    assert not any(map(host.exists, (health.KEPT, health.PUBLIC)))
+    assert not any(map(host.exists, (health.KEPT, health.PUBLIC, boot_record.PATH)))
     assert run(host, state="absent").apply().applied == []
 
 
@@ -151,6 +155,34 @@ def test_the_pages_start_a_detector_with_what_a_host_has() -> None:
     mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
     assert sorted(mounts) == sorted({os.path.dirname(path) for path in (*detector.FILES, health.CONDITIONS)})
     assert all(paths[each["name"]] == path and each["readOnly"] for path, each in mounts.items())
+
+
+def test_the_start_up_taint_of_the_page_is_one_that_the_collection_tolerates_and_takes_off() -> None:
+    """By the prefix that cluster-autoscaler knows (cluster-autoscaler/utils/taints)."""
+    page = (DOCS / "agent.md").read_text()
+    [(key, value)] = re.findall(r'`(startup-taint\.cluster-autoscaler\.kubernetes\.io/\S+): "(\S+)"`', page)
+    assert value == ":" + startup_taint.EFFECT
+    assert startup_taint.tolerations(key) == [{"key": key, "operator": "Exists"}]
+    assert startup_taint.without_taint([{"key": key, "value": "", "effect": startup_taint.EFFECT}], key) == []
+
+
+def test_the_page_has_a_token_made_for_the_account_of_the_example_and_puts_it_where_the_kubeconfig_looks() -> None:
+    items = yaml.safe_load((DOCS / "node-agent-token.yaml").read_text())["items"]
+    account = next(item["metadata"] for item in items if item["kind"] == "ServiceAccount")
+    [play] = example("agent.md", "--bound-object-kind=Node")
+    made, brought = play["tasks"]
+    words = made["ansible.builtin.command"]["argv"]
+    assert words[:4] == ["kubectl", "create", "token", account["name"]]
+    assert "--namespace=" + account["namespace"] in words and "--bound-object-kind=Node" in words
+    assert made["no_log"] and brought["no_log"]
+    config = example("agent.md", "tokenFile")
+    placed = brought["ansible.builtin.copy"]
+    assert placed["mode"] == "0600" and os.path.basename(placed["dest"]) == config["users"][0]["user"]["tokenFile"]
+    [path] = re.findall(r"^# (\S+), with node_agent_kubeconfig: \1$", (DOCS / "agent.md").read_text(), re.MULTILINE)
+    assert os.path.dirname(path) == os.path.dirname(placed["dest"])
+    user = "system:serviceaccount:%(namespace)s:%(name)s" % account
+    policy = next(item for item in items if item["kind"] == "ValidatingAdmissionPolicy")
+    assert policy["spec"]["matchConditions"][0]["expression"] == "request.userInfo.username == '%s'" % user
 
 
 def test_what_a_host_has_said_of_itself_is_taken_back(
@@ -353,7 +385,9 @@ def test_the_policy_of_the_file_is_the_policy_that_was_given(host: Host, archive
     assert text_of({}, own) != text
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "policy": 7}', "null"])
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", '{"schema": 1}', '{"schema": 1, "policy": 7}', '{"schema": 1, "policy": []}',
+    '{"schema": 1, "policy": {"agent": []}}', "null", "\ufeff{}"])
 def test_a_file_that_holds_no_policy_is_refused(text: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
         options_in(text)
@@ -367,7 +401,9 @@ def test_a_policy_of_a_newer_release_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options, code", [
-    ({"command": "gpuops"}, "agent.relative_command"), ({"policy": "[]"}, "agent.policy_malformed"),
+    ({"command": "gpuops"}, "agent.relative_command"), ({"command": "/opt/gpu ops/gpuops"}, "agent.relative_command"),
+    ({"command": "/opt/100%/gpuops"}, "agent.relative_command"), ({"command": "/opt/"}, "agent.relative_command"),
+    ({"policy": "[]"}, "agent.policy_malformed"),
     ({"watch_listen": "9836"}, "agent.listen_malformed"), ({"boot_timeout": 0}, "agent.boot_without_time"),
     ({"health": {"nvml_seconds": 300}}, "health.policy_not_understood"),
     ({"problem_detector": True, "node_condition": "condition"}, "agent.told_twice"),
@@ -415,6 +451,36 @@ def test_the_command_says_what_is_wrong_with_its_code(command: Path) -> None:
     assert (cut.returncode, gone.returncode) == (1, 1)
     for done in (cut, gone):
         assert "Traceback" not in done.stderr and "gpuops.nvidia.node_agent" in done.stderr
+
+
+def test_the_command_says_so_of_code_that_a_disk_has_spoilt(command: Path) -> None:
+    there = next(path for path in (command.parents[3] / DIRECTORY[1:]).iterdir() if "-" not in path.name)
+    with zipfile.ZipFile(there) as archive:
+        names = [name for name in archive.namelist() if name.endswith("/module_utils/shipped.py")]
+        begins = archive.getinfo(names[0]).header_offset + 30 + len(names[0])
+    content = bytearray(there.read_bytes())
+    content[begins:begins + 400] = bytes(400)
+    there.write_bytes(content)
+    done = called(command, "info")
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "gpuops.nvidia.node_agent" in done.stderr
+
+
+MACHINE = "/sys/class/dmi/id/product_uuid"
+
+
+@pytest.mark.parametrize("now, is_its", [("b", False), ("a", True), ("", True)])
+def test_what_the_machine_has_said_whose_disk_was_copied_is_left_to_that_one(
+    host: Host, archive: Path, now: str, is_its: bool
+) -> None:
+    """No credential of this one may change that Node, so nobody could ever take it back here."""
+    run(host, node_condition="cordon").apply()
+    host.write(MACHINE, "a\n")
+    telling._note(host, telling.Said("gpu-1", "/etc/k", "https://k", host.machine()))
+    host.write(MACHINE, now)
+    assert [each.node for each in telling.said_before(host)] == (["gpu-1"] if is_its else [])
+    if not is_its:
+        applied = run(host, state="absent").apply().applied
+        assert not any("agent.untell" in step for step in applied) and not host.exists(telling.SAID)
 
 
 def test_metrics_go_where_nobody_writes_them_any_more(archive: Path, host: Host) -> None:

@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
+from documentation import example
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.node import (
@@ -100,6 +105,23 @@ def test_a_condition_is_what_the_plugin_would_tell(data: Any, wanted: List[str])
     assert statuses(report(data)) == wanted
 
 
+def test_the_rule_of_the_page_taints_what_is_sick_or_unknown_and_nothing_that_is_well() -> None:
+    """For node-readiness-controller v0.5.0, config/crd/bases: every condition has to have its required status."""
+    rule = example("agent.md", "NodeReadinessRule")
+    spec = rule["spec"]
+    assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
+    assert spec["enforcementMode"] == "continuous" and spec["nodeSelector"]["matchLabels"]
+    assert spec["taint"]["key"].startswith("readiness.k8s.io/") and spec["taint"]["effect"] == "NoSchedule"
+    assert "--status-taint=%s`" % spec["taint"]["key"] in (REPOSITORY / "docs" / "agent.md").read_text()
+
+    def taints(found: Report) -> bool:
+        return any(found.conditions[each["type"]].status != each["requiredStatus"] for each in spec["conditions"])
+
+    assert [taints(found) for found in (WELL, SICK, UNKNOWN)] == [False, True, True]
+    assert not taints(report(summary(finding(kind="pending"), finding("b", "warning"))))
+    assert taints(report(summary(), {"state": boot_record.FAILED, "reason": "no driver"}))
+
+
 def test_a_driver_that_wants_no_new_work_has_its_node_cordoned_and_nothing_else_that_is_pending_has() -> None:
     asked = dict(finding("gpu GPU-0: recovery_action", "pending"), code="recovery_action",
                  text="the driver asks for no new work, and then a reset (4)")
@@ -147,6 +169,44 @@ def test_a_boot_whose_time_was_over_has_failed(
     host = Host(str(tmp_path))
     boot_record.begin(host)
     assert ("its time may be over" in report_of(None, BOOT, telling._of_boot(host), NOW, STALE).why) is wanted
+
+
+def test_of_two_who_tell_at_once_the_one_that_knows_more_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch, and a person or the boot's unit: what the first had read may be old by the time that it is said."""
+    host = Host(str(tmp_path))
+    asked, goes_on = threading.Event(), threading.Event()
+    statuses: List[str] = []
+
+    def say(_host: Host, _kubeconfig: str, _name: str, status: Any, _claim: Any) -> Dict[str, Any]:
+        patch = status(node(), NOW)
+        if not asked.is_set():
+            asked.set()
+            goes_on.wait(2)
+        statuses.append(patch["status"]["conditions"][0]["status"])
+        return {"changed": True, "node": "gpu-1", "cordoned": False, "server": "https://k"}
+
+    monkeypatch.setattr(telling, "_said", say)
+    monkeypatch.setattr(telling.time, "time", lambda: NOW)
+    monkeypatch.setattr(Host, "boot", lambda _host: BOOT)
+    host.write(telling.SUMMARY, json.dumps(summary()))
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(telling.tell, host, "/etc/k", STALE, True)
+        assert asked.wait(2)
+        host.write(telling.SUMMARY, json.dumps(summary(finding())))
+        second = threads.submit(telling.tell, host, "/etc/k", STALE, True)
+        time.sleep(0.1)
+        goes_on.set()
+        assert [each.result(5)["node"] for each in (first, second)] == ["gpu-1", "gpu-1"]
+    assert statuses == ["False", "True"]
+
+
+def test_who_cannot_lock_tells_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").write_text("no directory")
+    monkeypatch.setattr(telling, "_said", lambda *_words: {
+        "changed": True, "node": "gpu-1", "cordoned": False, "server": "https://k"})
+    assert telling.tell(Host(str(tmp_path)), "/etc/k", STALE, True)["changed"]
 
 
 # conditions

@@ -38,6 +38,8 @@ NOT_READY = "gpuops.nvidia.com/not-ready"
 LEASE_SECONDS = 60
 # More than a Lease lasts
 PATIENCE = 200.0
+# In which a node is to offer its GPUs
+OFFER_SECONDS = 20
 # What the API server's book has of a Node's fields, but for its status
 OWN = ("uid", "resourceVersion", "managedFields", "creationTimestamp")
 
@@ -102,6 +104,16 @@ class Bed:
 
     def take(self, name: str, drain: Optional[Drained] = None, **options: Any) -> Dict[str, Any]:
         return self.custody(name, **options).take(NODE, taking(drain))
+
+    def admit(self, name: str, offers: Optional[Mapping[str, int]] = None, wait: float = PATIENCE,
+              was_taken: bool = True) -> Dict[str, Any]:
+        """As site asks: the start-up taint stays until the node is opened."""
+        return self.custody(name, wait).admit(NODE, Returning(
+            NodePolicy(labels=ADMITTING), offers=offers or {}, timeout=OFFER_SECONDS, was_taken=was_taken))
+
+    def retake(self, name: str) -> Dict[str, Any]:
+        """As site asks before it exchanges the driver of a node once more that it has admitted."""
+        return self.custody(name).take(NODE, replace(taking(), drain=None, was_taken=True))
 
     def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False,
                   **options: Any) -> Dict[str, Any]:
@@ -188,12 +200,15 @@ def kill(client: Client, number: int, after: bool) -> None:
 def out_and_back(bed: Bed, run: str) -> None:
     bed.take(run)
     bed.custody(run).renew(NODE)
+    bed.admit(run)
     bed.give_back(run, was_taken=True)
 
 
 def out_and_failed(bed: Bed, run: str) -> None:
-    """One that is completed by a later run."""
+    """One that is of no use to its components, and is completed by a later run."""
     bed.take(run)
+    bed.admit(run)
+    bed.retake(run)
     bed.give_back(run, "xid 79", was_taken=True)
     bed.take(run + "-2")
     bed.give_back(run + "-2", was_taken=True)

@@ -360,6 +360,67 @@ class TestWhoseCordon:
         assert told["custody"] == "uncordoned" and bed.is_open() and bed.end()["claims"] == []
 
 
+class TestAdmitting:
+    def test_a_node_has_its_components_again_and_stays_cordoned(self, bed: Bed) -> None:
+        bed.write("admin", annotations={"example.com/theirs": "x"})
+        before = bed.end()
+        bed.take("a")
+        told = bed.admit("a")
+        assert told["custody"] == "admitted" and told["changed"] and told["node"]["unschedulable"]
+        assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
+        assert not bed.is_open() and bed.holder() == "a@ctrl-1"
+        assert not bed.admit("a")["changed"]
+        bed.give_back("a", was_taken=True)
+        assert bed.end() == before
+
+    def test_what_it_was_looked_at_with_leaves_it_again_where_it_stays_out(self, bed: Bed) -> None:
+        bed.take("a")
+        cordoned = bed.end()
+        bed.admit("a")
+        bed.retake("a")
+        assert bed.end() == cordoned and bed.holder() == "a@ctrl-1"
+        bed.admit("a")
+        bed.give_back("a", "no container has a GPU", was_taken=True)
+        assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys() and not bed.is_open()
+
+    def test_one_that_this_run_has_not_or_has_no_more_is_left_alone(self, bed: Bed) -> None:
+        before = bed.end()
+        refused("cluster.custody_lost", bed.admit, "a")
+        assert bed.end() == before
+        bed.take("slow")
+        out(bed)
+        before = bed.end()
+        refused("cluster.custody_lost", bed.admit, "slow")
+        assert bed.end() == before and bed.holder() == "b@ctrl-1"
+
+    def test_one_that_a_dead_run_has_left_is_this_runs_then(self, bed: Bed) -> None:
+        bed.take("dead")
+        refused("cluster.node_held", bed.admit, "a", wait=0, was_taken=False)
+        assert bed.holder() == "dead@ctrl-1"
+        told = bed.admit("a", wait=STANDSTILL, was_taken=False)
+        assert told["custody"] == "admitted" and not bed.is_open() and bed.holder() == "a@ctrl-1"
+        bed.give_back("a")
+        assert bed.is_open() and bed.lease() is None
+
+    def test_one_that_an_admin_has_opened_since_is_looked_at_as_it_is(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.uncordon()
+        assert bed.admit("a", wait=STANDSTILL, was_taken=False)["custody"] == "admitted" and bed.is_open()
+
+    def test_an_admin_who_uncordons_stops_the_look_at_it(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.uncordon()
+        before = bed.end()
+        refused("cluster.uncordoned_by_others", bed.admit, "a")
+        assert bed.end() == before
+
+    def test_it_is_waited_for_until_no_other_manager_is_at_work_there(self, bed: Bed) -> None:
+        bed.take("a")
+        bed.write("kured", annotations={"weave.works/kured-reboot-in-progress": "2026-01-01"})
+        refused("cluster.node_of_others", bed.admit, "a", wait=30.0)
+        assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys() and bed.holder() == "a@ctrl-1"
+
+
 class TestReturning:
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")

@@ -110,9 +110,10 @@ class RealApi:
             program(), "kube-controller-manager", "--kubeconfig=%s" % self.kubeconfig, "--leader-elect=false",
             "--secure-port=0", "--controllers=" + ",".join(controllers)])
 
-    def restart(self, seconds: float) -> None:
-        """Away for so long at least, as a control plane that is upgraded; what it has begun it ends first."""
-        self._server.stop(LEAVE_SECONDS)
+    def restart(self, seconds: float, whole: bool = True) -> None:
+        """Away for so long at least. whole: as a control plane that is upgraded, what it has begun it ends first;
+        else it dies in the midst of it."""
+        self._server.stop(LEAVE_SECONDS, signal.SIGTERM if whole else signal.SIGKILL)
         time.sleep(seconds)
         self._start_server()
 

@@ -511,6 +511,9 @@ TAINT = "gpuops.nvidia.com/not-ready"
     ({"spec": {"unschedulable": True}}, NodeState("n", cordoned_by=OTHERS, domain="z1")),
     ({"spec": {"unschedulable": True}, "annotations": {"gpuops.nvidia.com/cordoned-by": "gpuops"}},
      NodeState("n", ours=True, domain="z1")),
+    ({"spec": {"unschedulable": True}, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "Failed: Xid 79. Held by run a"}},
+     NodeState("n", ours=True, kept=True, domain="z1")),
     ({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}, NodeState("n", in_service=False, domain="z1")),
     ({"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}}, NodeState("n", domain="z1")),
     ({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]},

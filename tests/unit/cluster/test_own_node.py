@@ -16,26 +16,33 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import pytest
 import yaml
+from documentation import example
 from real_api import RealApi, node
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import api as speaking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.agent import telling
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.claims import cordoned_by_others
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import HEALTH_CORDON, HEALTH_MANAGER, HOLD
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.claims import claims, cordoned_by_others
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
+    CORDONED_BY,
+    HEALTH_CORDON,
+    HEALTH_MANAGER,
+    HOLD,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.state import SUMMARY
 
-DETECTOR = REPOSITORY / "docs" / "node-problem-detector.yaml"
+DETECTOR, TOKEN = (REPOSITORY / "docs" / name for name in ("node-problem-detector.yaml", "node-agent-token.yaml"))
 _RBAC, _ADMISSION = ("/apis/%s/v1" % group for group in ("rbac.authorization.k8s.io", "admissionregistration.k8s.io"))
 # All but the DaemonSet, for which there is no kubelet
-PLACES = {"Namespace": "/api/v1/namespaces",
-          "ServiceAccount": "/api/v1/namespaces/node-problem-detector/serviceaccounts",
+PLACES = {"Namespace": "/api/v1/namespaces", "ServiceAccount": "/api/v1/namespaces/%(namespace)s/serviceaccounts",
           "ClusterRole": _RBAC + "/clusterroles", "ClusterRoleBinding": _RBAC + "/clusterrolebindings",
+          "Role": _RBAC + "/namespaces/%(namespace)s/roles",
+          "RoleBinding": _RBAC + "/namespaces/%(namespace)s/rolebindings",
           "ValidatingAdmissionPolicy": _ADMISSION + "/validatingadmissionpolicies",
           "ValidatingAdmissionPolicyBinding": _ADMISSION + "/validatingadmissionpolicybindings"}
 CONFIG = "/etc/kubernetes/kubelet.conf"
@@ -448,22 +455,157 @@ def token_of(client: Client, account: str, bound: Dict[str, Any]) -> str:
     return str(found["status"]["token"])
 
 
-def test_a_token_that_is_bound_to_the_node_will_do(bed: Bed) -> None:
-    account = bed.name
-    bed.client.create("/api/v1/namespaces/default/serviceaccounts", {
-        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": account}}
-    bed.client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", {**rbac, "kind": "ClusterRole", "rules": [
-        {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["get", "patch"]}]})
-    bed.client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {
-        **rbac, "kind": "ClusterRoleBinding",
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]})
-    text = json.loads(bed.host.read(CONFIG) or "")
-    text["users"][0]["user"] = {"tokenFile": "/etc/kubernetes/token"}
-    bed.has(json.dumps(text))
-    bed.host.write("/etc/kubernetes/token", token_of(bed.client, "default/" + account, bed.node) + "\n", 0o600)
-    assert bed.tells(SICK)["node"] == bed.name and bed.is_cordoned
+def applied(client: Client, page: Path) -> None:
+    for item in yaml.safe_load(page.read_text())["items"]:
+        if item["kind"] in PLACES:
+            client.apply("%s/%s" % (PLACES[item["kind"]] % item["metadata"], item["metadata"]["name"]), item)
+
+
+def with_token(bed: Bed, token: str) -> Client:
+    return Client(Connection(host=bed.client.url, api_key=token, ca_cert=str(bed.server._authority.certificate)))
+
+
+def await_policy(client: Client, path: str, words: str) -> None:
+    """Until it refuses what any other right would let pass."""
+    _answer, is_in_force = wait_for(lambda: refused(client, path, Ready="False"), lambda told: words in told, 60, 1)
+    assert is_in_force
+
+
+# The agent of docs/node-agent-token.yaml, with its token and no other right
+
+ACCOUNT = "gpuops-node-agent/gpuops-node-agent"
+
+
+@pytest.fixture
+def agent(bed: Bed) -> Client:
+    """Of this node, whose host has the kubeconfig of the page and no other."""
+    applied(bed.client, TOKEN)
+    token = token_of(bed.client, ACCOUNT, bed.node)
+    config = example("agent.md", "tokenFile")
+    [cluster] = config["clusters"]
+    cluster["cluster"]["server"] = bed.client.url
+    bed.has(json.dumps(config))
+    authority = bed.server._authority.certificate
+    for name, text in ((cluster["cluster"]["certificate-authority"], authority.read_text()),
+                       (config["users"][0]["user"]["tokenFile"], token + "\n")):
+        bed.host.write("/etc/kubernetes/" + name, text, 0o600)
+    found = with_token(bed, token)
+    await_policy(found, bed.path, "tells GpuSick")
+    return found
+
+
+def test_a_token_of_its_own_is_enough_for_all_that_a_host_says(bed: Bed, agent: Client) -> None:
+    """Beside labels, annotations and taints of others, and a cordon that is not its own."""
+    bed.client.patch(bed.path, {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
+    before = bed.taints
+    assert bed.tells()["node"] == bed.name and bed.conditions["GpuSick"] == "False"
+    bed.tells(SICK)
+    assert bed.is_cordoned and bed.conditions["GpuSick"] == "True"
+    bed.tells()
+    assert not bed.is_cordoned
+    bed.cordon()
+    bed.tells(SICK)
+    bed.tells()
+    assert bed.is_cordoned and HEALTH_MANAGER not in cordoned_by_others(bed.node)
+    bed.cordon(None)
+    bed.tells(SICK)
+    telling.take_back(bed.host)
+    assert bed.conditions == {"Ready": "True"} and not bed.is_cordoned and bed.taints == before
+    assert telling.said_before(bed.host) == []
+
+
+def why_not(client: Client, path: str, body: Dict[str, Any]) -> str:
+    try:
+        client.patch(path, body, dry_run=True)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize("body, why", [
+    ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "nothing of a node's spec but its cordon"),
+    ({"spec": {"taints": None}}, "nothing of a node's spec but its cordon"),
+    ({"spec": {"providerID": "a://b"}}, "nothing of a node's spec but its cordon"),
+    ({"metadata": {"labels": {"nvidia.com/gpu.present": "false"}}}, "no labels and no annotations but its own"),
+    ({"metadata": {"annotations": {HOLD: "me"}}}, "no labels and no annotations but its own"),
+    ({"metadata": {"annotations": {"c": None}}}, "no labels and no annotations but its own"),
+    ({"metadata": {"finalizers": ["a.b/c"]}}, "no labels and no annotations but its own"),
+    ({"metadata": {"annotations": {HEALTH_CORDON: "x"}}, "spec": {"unschedulable": True}}, "")])
+def test_such_a_token_changes_nothing_of_its_node_but_the_cordon(
+    bed: Bed, agent: Client, body: Dict[str, Any], why: str
+) -> None:
+    bed.client.patch(bed.path, {"metadata": {"annotations": {"c": "d"}}})
+    found = why_not(agent, bed.path, body)
+    assert why in found and bool(found) == bool(why)
+    if "metadata" in body and why:
+        assert why in why_not(agent, bed.path + "/status", {"metadata": body["metadata"]})
+
+
+def test_such_a_token_tells_conditions_of_gpus_of_its_own_node_alone(bed: Bed, agent: Client) -> None:
+    assert refused(agent, bed.path, GpuSick="True", GpuResetPending="Unknown", GpuWarning="False") == ""
+    for conditions in ({"Ready": "False"}, {"Ready": "False", "GpuSick": "True"}, {"DiskPressure": "True"}):
+        assert "tells GpuSick, GpuResetPending and GpuWarning" in refused(agent, bed.path, **conditions)
+    for part in ("capacity", "allocatable"):
+        assert "but conditions" in refused_status(agent, bed.path, {part: {"nvidia.com/gpu": "64"}})
+    assert "but conditions" in refused_status(agent, bed.path, {"nodeInfo": {"kernelVersion": "6"}})
+    other = "/api/v1/nodes/%s" % bed.client.create("/api/v1/nodes", node(bed.name + "-other"))["metadata"]["name"]
+    assert "of that node alone" in refused(agent, other, GpuSick="True")
+    assert "of that node alone" in why_not(agent, other, {"spec": {"unschedulable": True}})
+    with pytest.raises(ApiError):
+        agent.create("/api/v1/nodes", node(bed.name + "-new"))
+    with pytest.raises(ApiError):
+        agent.delete(bed.path)
+
+
+def test_such_a_token_lifts_no_cordon_of_others(bed: Bed, agent: Client) -> None:
+    """Nor makes anybody forget whose it is."""
+    bed.tells(SICK)
+    bed.client.apply(bed.path, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": bed.name},
+                                "spec": {"unschedulable": True}}, manager="gpuops-custody-a")
+    for body in ({"spec": {"unschedulable": None}}, {"spec": {"unschedulable": False}},
+                 {"metadata": {"managedFields": [{}]}}):
+        assert "lifts no cordon of others" in why_not(agent, bed.path, body)
+    with pytest.raises(ApiError, match="lifts no cordon of others"):
+        agent.apply(bed.path, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": bed.name}},
+                    manager="gpuops-custody-a")
+    assert bed.is_cordoned
+
+
+def test_such_a_token_changes_nothing_of_what_others_have_said(bed: Bed, agent: Client) -> None:
+    """In the book of fields, by which runs of the collection know what they have."""
+    bed.tells()
+    run = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": bed.name, "annotations": {CORDONED_BY: "a"}},
+           "spec": {"unschedulable": True}}
+    bed.client.apply(bed.path, run, manager="gpuops-custody-a")
+    book = bed.node["metadata"]["managedFields"]
+    (claim,) = [each for each in book if each["manager"] == "gpuops-custody-a"]
+    others = [each for each in book if each != claim]
+    bare = dict(claim, fieldsV1={"f:spec": {"f:unschedulable": {}}})
+    for entries in ([*others, dict(claim, operation="Update")], [*others, bare], [
+            *book, dict(claim, manager="gpuops-custody-b")]):
+        assert why_not(agent, bed.path, {"metadata": {"managedFields": entries}}), entries
+    assert bed.tells(SICK)["cordoned"] and claims(bed.node)["gpuops-custody-a"].annotations == {CORDONED_BY: "a"}
+
+
+def test_such_a_token_lifts_no_cordon_of_which_the_server_has_no_record(bed: Bed, agent: Client) -> None:
+    bed.client.patch(bed.path, {"spec": {"unschedulable": True}, "metadata": {"managedFields": [{}]}})
+    assert "f:unschedulable" not in json.dumps(bed.node["metadata"].get("managedFields") or [])
+    assert "lifts no cordon of others" in why_not(agent, bed.path, {"spec": {"unschedulable": None}})
+    assert refused(agent, bed.path, GpuSick="True") == ""
+
+
+def test_who_says_that_there_is_no_cordon_is_in_the_way_of_no_such_token(bed: Bed, agent: Client) -> None:
+    bed.client.apply(bed.path, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": bed.name},
+                                "spec": {"unschedulable": False}}, manager="somebody")
+    assert bed.tells()["conditions"] and not bed.is_cordoned
+
+
+def test_a_token_of_no_node_changes_nothing(bed: Bed, agent: Client) -> None:
+    path = "/api/v1/namespaces/%s/serviceaccounts/%s/token" % tuple(ACCOUNT.split("/"))
+    of_nobody = with_token(bed, bed.client.create(path, {
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})["status"]["token"])
+    assert "of that node alone" in refused(of_nobody, bed.path, GpuSick="True")
+    assert "of that node alone" in why_not(of_nobody, bed.path, {"spec": {"unschedulable": True}})
 
 
 # The detector of docs/node-problem-detector.yaml, with its token and no other right
@@ -472,13 +614,9 @@ def test_a_token_that_is_bound_to_the_node_will_do(bed: Bed) -> None:
 @pytest.fixture
 def detector(bed: Bed) -> Client:
     """Of this node, once its policy is in force."""
-    for item in yaml.safe_load(DETECTOR.read_text())["items"]:
-        if item["kind"] in PLACES:
-            bed.client.apply("%s/%s" % (PLACES[item["kind"]], item["metadata"]["name"]), item)
-    token = token_of(bed.client, "node-problem-detector/node-problem-detector", bed.node)
-    found = Client(Connection(host=bed.client.url, api_key=token, ca_cert=str(bed.server._authority.certificate)))
-    _answer, is_in_force = wait_for(lambda: refused(found, bed.path, Ready="False"), bool, 60, 1)
-    assert is_in_force
+    applied(bed.client, DETECTOR)
+    found = with_token(bed, token_of(bed.client, "node-problem-detector/node-problem-detector", bed.node))
+    await_policy(found, bed.path, "tells GpuSick")
     return found
 
 
@@ -491,11 +629,7 @@ def refused(client: Client, path: str, **conditions: str) -> str:
 
 
 def refused_status(client: Client, path: str, status: Dict[str, Any]) -> str:
-    try:
-        client.patch(path + "/status", {"status": status}, dry_run=True)
-    except ApiError as error:
-        return error.message
-    return ""
+    return why_not(client, path + "/status", {"status": status})
 
 
 def test_the_detector_of_the_page_tells_of_its_own_node_and_nothing_else(bed: Bed, detector: Client) -> None:
@@ -506,12 +640,40 @@ def test_the_detector_of_the_page_tells_of_its_own_node_and_nothing_else(bed: Be
     assert "of that node alone" in refused(detector, "/api/v1/nodes/" + other["metadata"]["name"], GpuSick="True")
     assert "conditions alone" in refused_status(detector, bed.path, {"allocatable": {"nvidia.com/gpu": "64"}})
     assert "conditions alone" in refused_status(detector, bed.path, {"capacity": {"nvidia.com/gpu": "64"}})
-    for path, body in ((bed.path, {"spec": {"unschedulable": True}}), (bed.path, {"metadata": {"labels": {"a": "b"}}})):
-        with pytest.raises(ApiError):
-            detector.patch(path, body, dry_run=True)
+    assert "conditions alone" in refused_status(detector, bed.path, {"nodeInfo": {"kernelVersion": "6"}})
+    for body in ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"annotations": {HOLD: "me"}}}):
+        assert "conditions alone" in why_not(detector, bed.path + "/status", body)
+        assert why_not(detector, bed.path, body)
+    assert why_not(detector, bed.path, {"spec": {"unschedulable": True}})
+    book = bed.node["metadata"]["managedFields"]
+    detector.patch(bed.path + "/status", {"metadata": {"managedFields": [{}]}})
+    assert bed.node["metadata"]["managedFields"] == book, "by its status nobody changes who says what of a node"
 
 
-def test_the_policy_of_the_page_is_in_nobody_elses_way(bed: Bed, detector: Client) -> None:
+def test_the_detector_of_the_page_writes_events_of_its_own_node_alone(bed: Bed, detector: Client) -> None:
+    def why_no_event(kind: str, name: str) -> str:
+        try:
+            detector.create("/api/v1/namespaces/default/events", {
+                "apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "gpu-"}, "reason": "GpuIsSick",
+                "involvedObject": {"kind": kind, "name": name}, "source": {"component": "gpuops-health"}}, dry_run=True)
+        except ApiError as error:
+            return error.message
+        return ""
+
+    assert why_no_event("Node", bed.name) == ""
+    _answer, is_in_force = wait_for(lambda: why_no_event("Pod", bed.name), lambda told: "alone" in told, 60, 1)
+    assert is_in_force and "of that node alone" in why_no_event("Node", bed.name + "-other")
+
+
+@pytest.mark.parametrize("policy", ["agent", "detector"])
+def test_the_policies_of_the_pages_are_in_nobody_elses_way(
+    bed: Bed, policy: str, request: pytest.FixtureRequest
+) -> None:
+    kubelets = bed.host.read(CONFIG) or ""
+    request.getfixturevalue(policy)
     assert refused(bed.client, bed.path, Ready="False") == ""
+    bed.has(kubelets)
     bed.tells(SICK)
-    assert bed.conditions["GpuSick"] == "True"
+    assert bed.conditions["GpuSick"] == "True" and bed.is_cordoned
+    bed.cordon(None)
+    assert not bed.is_cordoned

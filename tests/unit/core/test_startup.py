@@ -10,6 +10,7 @@ from typing import Any, List, Sequence
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import startup
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.startup import await_startup
 
@@ -111,3 +112,12 @@ def test_systemd_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
             raise CommandFailed("host.any", "systemctl has not ended", "an answer", "see what it does")
 
     assert await_startup(Busy(tmp_path, 5, [])) == []
+
+
+def test_a_run_directory_that_is_full_keeps_nobody_from_a_host_that_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Started(tmp_path, 5, [""])
+    monkeypatch.setattr(Host, "write", lambda *_words: (_ for _ in ()).throw(
+        HostFailed("host.no_space", "full", "space", "free some")))
+    assert await_startup(host) == [] and await_startup(host) == [] and host.asked == 2

@@ -107,6 +107,7 @@ def test_a_transaction_that_failed_half_way_is_taken_back(machine: Machine) -> N
     assert not [name for name, package in machine.root.packages().items() if package.unfinished]
 
 
+@pytest.mark.variation
 def test_what_is_kept_is_of_two_drivers_at_most(machine: Machine) -> None:
     def versions() -> List[str]:
         return sorted({name.split("_")[1] for name in archive.kept(machine.host)})
@@ -176,6 +177,7 @@ def test_files_that_were_cut_short_are_kept_again_with_the_next_change(machine: 
     assert len(archive.kept(machine.host)) == 2 * len(NAMES) + 1
 
 
+@pytest.mark.variation
 def test_a_kept_file_that_cannot_be_unpacked_stops_the_way_back_before_the_transaction(machine: Machine) -> None:
     """Zeros in the middle of a file: dpkg would find them with half of the former driver gone."""
     machine.apply(machine.plan(LOADED, version=NEW))
@@ -220,6 +222,7 @@ def test_where_apt_cannot_read_its_sources_nothing_is_said_to_be_back(machine: M
     assert refusal.code == "driver.no_way_back" and "broken.list" in refusal.found
 
 
+@pytest.mark.variation
 def test_what_the_former_driver_needs_beside_its_packages_comes_from_its_repository(machine: Machine) -> None:
     """As where 'apt autoremove' has taken it away after the exchange, and no source of the host's own has it."""
     machine.apply(machine.plan(facts(A100), state="absent"))
@@ -235,6 +238,7 @@ def test_what_the_former_driver_needs_beside_its_packages_comes_from_its_reposit
     assert not plan.refusals and "helper" in {name for step in plan.steps for name in step.change["after"]}
 
 
+@pytest.mark.variation
 def test_no_room_is_asked_for_what_is_on_the_host_already(machine: Machine) -> None:
     machine.apply(machine.plan(LOADED, version=NEW))
     for clean in (False, True):
@@ -269,6 +273,7 @@ def test_a_copy_that_fails_leaves_nothing_behind(machine: Machine, monkeypatch: 
     assert machine.host.list(archive.STORE) == []
 
 
+@pytest.mark.variation
 def test_an_exchange_that_is_put_off_gives_up_no_way_back(machine: Machine) -> None:
     machine.apply(machine.plan(LOADED, version=NEW))
     kept = archive.kept(machine.host)
@@ -283,6 +288,7 @@ def test_an_exchange_that_is_put_off_gives_up_no_way_back(machine: Machine) -> N
     assert set(machine.driver().values()) == {OLD_PACKAGE}
 
 
+@pytest.mark.variation
 def test_a_way_back_that_is_put_off_changes_nothing(machine: Machine) -> None:
     machine.apply(machine.plan(LOADED, version=NEW))
     loaded = NEWER.but(driver_loaded=NEW)

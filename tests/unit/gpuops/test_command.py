@@ -3,14 +3,23 @@
 """What the command says and does, on a scratch root with capabilities of a few lines."""
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import pytest
+from workspace import collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import registry
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.executors import load_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import HEALTH_CORDON
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import boot_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
@@ -22,10 +31,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
 from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import acts, command
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health import state as health_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import State
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import APT
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Evidence, run_chain
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.verdict import raise_if_unhealthy
 
 POLICY = "/etc/policy.json"
 SECRET = "hunter2hunter2"
@@ -110,6 +122,23 @@ def test_what_is_planned_is_applied_and_told(host: Host, capsys: pytest.CaptureF
     assert (host.read("/etc/first"), host.read("/etc/third")) == ("one\n", "three\n")
     assert called(host, "apply") == 0
     assert capsys.readouterr().out == "nothing was to be done\n"
+
+
+def test_what_the_log_says_of_a_gpu_is_told_with_its_cause_and_as_of_its_generation(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = {"pci_address": "0000:3b:00.0", "compute_capability": "7.0"}
+    monkeypatch.setattr(acts, "read_host", lambda _host: {
+        "host": HostFacts(hostname="gpu1").to_dict(), "services": {}, "pci": {"gpus": []},
+        "nvml": {"gpus": [gpu], "error": ""}})
+    lines = ("94, contained", "45, gone caused by previous Xid 94")
+    host.write("/dev/kmsg", "".join("3,%d,%d,-;NVRM: Xid (PCI:0000:3b:00): %s\n" % (number, number, text)
+                                    for number, text in enumerate(lines)))
+    assert called(host, "info") == 0
+    assert "Xid 45: work that was removed, for the reason of another error (1 times), caused by Xid 94" in \
+        capsys.readouterr().out
+    errors = result(host, capsys, "info")["observation"]["kernel_log"]["errors"]
+    assert [(each["xid"], each["kind"]) for each in errors] == [(94, "warning"), (45, "event")]
 
 
 def test_the_plan_is_the_one_that_the_module_makes(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +231,16 @@ def test_secrets_of_the_policy_are_shown_nowhere(host: Host, capsys: pytest.Capt
         assert SECRET not in told.out + told.err and "********" in told.out + told.err
 
 
+@pytest.mark.parametrize("words", [(), ("mend",), ("plan", "--now"), ("release",), ("history", "--last", "two")])
+def test_who_asks_wrongly_is_told_so_by_a_code_of_its_own(
+    host: Host, capsys: pytest.CaptureFixture[str], words: Tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(words, host)
+    told = capsys.readouterr()
+    assert ended.value.code == 2 and told.out == "" and "usage: gpuops" in told.err
+
+
 def test_without_a_policy_it_says_whose_it_is(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(host, "plan") == 1
     assert "[gpuops.no_policy]" in capsys.readouterr().err
@@ -274,6 +313,113 @@ def test_a_reader_that_goes_away_does_not_end_a_run(host: Host, monkeypatch: pyt
     assert host.read("/etc/third") == "three\n"
 
 
+def test_a_terminal_that_hangs_up_ends_no_run_in_its_middle(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HungUp(BaseException):
+        pass
+
+    def end(_number: int, _frame: Any) -> None:
+        raise HungUp
+
+    write = Host.write
+
+    def hang_up(self: Host, *words: Any, **more: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        write(self, *words, **more)
+
+    have(host, first="one\n", third="three\n")
+    before = signal.signal(signal.SIGHUP, end)
+    try:
+        monkeypatch.setattr(Host, "write", hang_up)
+        assert called(host, "apply") == 0
+        assert signal.getsignal(signal.SIGHUP) is end
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert host.read("/etc/third") == "three\n"
+
+
+def test_what_a_full_disk_has_not_taken_is_no_result(host: Host, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    have(host, first="one\n")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(command.sys, "stdout", full)
+        assert called(host, "plan", "--json") == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding, told", [
+    ("latin-1", "\\u2026 \xfc"), ("ascii", "\\u2026 \\xfc"), ("utf-8", "\u2026 \xfc")])
+def test_a_terminal_of_another_language_keeps_nothing_from_being_told(
+    host: Host, monkeypatch: pytest.MonkeyPatch, encoding: str, told: str
+) -> None:
+    """And so does a file of the host that is no Unicode."""
+    seen = io.BytesIO()
+    monkeypatch.setattr(command.sys, "stdout", io.TextIOWrapper(seen, encoding=encoding))
+    have(host, first="\u2026 \xfc\udcff\n")
+    assert called(host, "plan") == 0
+    assert told in seen.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "0, 1, 2"])
+def test_what_is_closed_keeps_no_run_from_its_end(host: Host, closed: str) -> None:
+    """Nothing that is opened takes its place."""
+    script = """
+import os, sys
+[os.close(number) for number in (%s,)]
+sys.stdin, sys.stdout, sys.stderr = [
+    None if number in (%s,) else each for number, each in enumerate((sys.stdin, sys.stdout, sys.stderr))]
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.gpuops import entry
+code = entry.main(["history"], Host(sys.argv[1]))
+assert os.open("/dev/null", os.O_RDONLY) > 2
+raise SystemExit(entry.main(["plan"], Host(sys.argv[1])) - code + 7)
+""" % (closed, closed)
+    done = subprocess.run([sys.executable, "-c", script, host.path("/")], check=False, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(collections_root()), **os.environ})
+    assert done.returncode == 8, done.stderr
+    assert (done.stdout == "nothing was done on this host yet\n") is ("1" not in closed)
+
+
+def test_who_waits_for_another_run_is_told_at_once_for_which(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(host, first="one\n")
+    with HostLock(host, "another", "gpu_driver for somebody").held(0):
+        lease = json.loads(str(host.read(RECORD)))
+        host.write(RECORD, json.dumps({**lease, "pid": 1, "started": host.process_started(1)}))
+        for wait, lines in (("1", 2), ("0", 1)):
+            assert called(host, "plan", "--lock-timeout", wait) == 1
+            told = capsys.readouterr().err.splitlines()
+            assert len(told) == lines and "gpu_driver for somebody (process 1)" in told[0]
+            assert told[0].startswith("waiting for another run: ") is (lines == 2)
+
+
+@pytest.mark.parametrize("words", [
+    ("history", "--last", "-3"), ("plan", "--lock-timeout", "-1"), ("boot", "--retry-seconds", "nan")])
+def test_what_is_no_number_is_asked_wrongly(host: Host, words: Tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(words, host)
+    assert caught.value.code == 2
+
+
+def test_what_is_wrong_with_a_policy_is_told_by_its_file_and_its_place(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.write(POLICY, '{"schema": 1,\n "policy": {"first": {"password": "%s",}}}' % SECRET)
+    assert called(host, "plan") == 1
+    told = capsys.readouterr().err
+    assert "%s holds no policy: no JSON in line 2, column " % POLICY in told and SECRET not in told
+
+
+@pytest.mark.parametrize("word", ["plan", "apply", "boot"])
+def test_what_a_validation_would_refuse_of_a_policy_is_refused_before_the_first_write(
+    host: Host, checks: Dict[str, Any], word: str
+) -> None:
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {
+        "first": {"text": "one\n", "password": SECRET}, "validation": {"compute": "qiuck"}}}))
+    assert called(host, word) == 1
+    assert (host.read("/etc/first"), checks["asked"]) == (None, [])
+
+
 def test_what_was_done_before_a_second_plan_refuses_is_told(
     host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,8 +466,9 @@ def checks(host: Host, monkeypatch: pytest.MonkeyPatch) -> Dict[str, Any]:
     """What the validation finds, and with what it was asked."""
     found: Dict[str, Any] = {"asked": [], "failure": ""}
 
-    def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    def validate_host(parameters: Mapping[str, Any], check_mode: bool, proves: bool) -> Dict[str, Any]:
         found["asked"].append(dict(parameters))
+        found["proves"] = proves
         if found["failure"]:
             raise GpuOpsError("validation.of_a_test", found["failure"], "GPUs that are well", "mend them", checks=[])
         return {"changed": False, "checks": [
@@ -414,6 +561,95 @@ def test_a_cluster_that_is_not_reached_changes_nothing_of_a_boot(
     assert "the cluster was not told: no answer" in capsys.readouterr().err
 
 
+def test_a_boot_is_told_in_the_metrics_though_nobody_looks_at_the_gpus(
+    host: Host, checks: Dict[str, Any], told: List[Tuple[str, bool, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its beginning on: the file there is of before the boot. Without the reason's secrets."""
+    begun: List[str] = []
+    monkeypatch.setattr(acts, "_booted", lambda *words, done=acts._booted: (
+        begun.append(host.read(file) or ""), done(*words))[1])
+    directory, file = "/var/lib/metrics", "/var/lib/metrics/gpuops_health.prom"
+    host.make_directory(directory, 0o755)
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {
+        "first": {"text": "one\n", "password": SECRET}, "agent": {"health_metrics_directory": directory}}}))
+    checks["failure"] = "GPU 3 is ill, says %s" % SECRET
+    assert called(host, "boot") == 1 and told == []
+    assert 'gpuops_boot_state{state="working"} 1.0' in begun[0] and "gpuops_boot_failure{" not in begun[0]
+    text = host.read(file) or ""
+    assert 'gpuops_boot_state{state="failed"} 1.0' in text and 'gpuops_boot_failure{reason="' in text
+    assert "GPU 3 is ill" in text and SECRET not in text
+    checks["failure"] = ""
+    assert called(host, "boot") == 0
+    text = host.read(file) or ""
+    assert 'gpuops_boot_state{state="validated"} 1.0' in text and "gpuops_boot_failure{" not in text
+
+
+@pytest.mark.parametrize("directory", ["/var/lib/metrics", 7])
+def test_metrics_that_cannot_be_written_change_nothing_of_a_boot(
+    host: Host, checks: Dict[str, Any], directory: Any
+) -> None:
+    host.write("/var/lib/metrics", "no directory")
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {
+        "first": {"text": "one\n"}, "agent": {"health_metrics_directory": directory}}}))
+    assert called(host, "boot") == 0 and told_of_boot(host)["state"] == "validated"
+
+
+class ServerOfOneNode:
+    """Takes what is said of a Node."""
+
+    node, url = "gpu-1", "https://api.example"
+
+    def __init__(self) -> None:
+        self.said: List[Dict[str, Any]] = []
+
+    def get(self, _path: str) -> Dict[str, Any]:
+        return {"metadata": {"name": "gpu-1", "uid": "u", "resourceVersion": "1"}, "spec": {}, "status": {}}
+
+    def patch(self, path: str, body: Dict[str, Any], *_words: Any, **_more: Any) -> Dict[str, Any]:
+        self.said.append(body)
+        return self.get(path)
+
+
+def does_not_load(host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    said = "modprobe: ERROR: could not insert 'nvidia': Exec format error"
+    load = Step("first", "file.write", "nvidia", "It is installed.", parameters={
+        "argv": ["sh", "-c", 'echo "$1" >&2; exit 1', "sh", said], "timeout": 5})
+    broken = replace(CAPABILITIES[0], executors={
+        "file.write": lambda there, journal, _step: load_module(there, journal, load)})
+    for module in (registry, acts):
+        monkeypatch.setattr(module, "CAPABILITIES", (broken,))
+    return "module nvidia: the module was built for another kernel"
+
+
+def is_not_there(host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    def validate_host(*_words: Any, **_more: Any) -> Dict[str, Any]:
+        facts = HostFacts(hostname="gpu1", gpus=(Gpu("0000:01:00.0", "2330"),), driver_installed="580.126.09")
+        seen = Evidence(facts, NvmlReading(error="Driver Not Loaded"), (), "", 0, "", "", (), "nvidia", 1)
+        raise_if_unhealthy([check for check in run_chain(seen) if check.name == "driver_versions"], "host gpu1")
+        return {}
+
+    monkeypatch.setattr(acts, "validate_host", validate_host)
+    return "host gpu1 fails driver_versions: loaded none, module on disk 580.126.09"
+
+
+@pytest.mark.parametrize("breaks", [does_not_load, is_not_there])
+def test_a_boot_with_a_broken_driver_takes_the_node_out_and_says_what_is_wrong_with_it(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, breaks: Any
+) -> None:
+    """On the Node, by the host alone: where no kubelet runs nobody else could."""
+    server = ServerOfOneNode()
+    monkeypatch.setattr(acts.telling.api, "conversation", lambda *_words: contextlib.nullcontext(server))
+    that_tells(host, "cordon", first="one\n")
+    reason = breaks(host, checks, monkeypatch)
+    assert called(host, "boot") == 1
+    [status] = [body["status"] for body in server.said if "status" in body]
+    sick = next(each for each in status["conditions"] if each["type"] == "GpuSick")
+    assert (sick["status"], sick["reason"]) == ("True", "GpuHostNotValidated") and reason in sick["message"]
+    cordon = next(body for body in server.said if "spec" in body)
+    assert cordon["spec"] == {"unschedulable": True}
+    assert reason in cordon["metadata"]["annotations"][HEALTH_CORDON]
+
+
 def test_what_a_boot_tells_of_its_failure_has_no_secret(
     host: Host, checks: Dict[str, Any], told: List[Tuple[str, bool, str]]
 ) -> None:
@@ -471,9 +707,9 @@ def test_pods_of_before_the_boot_keep_nothing_away(
 def test_a_boot_is_no_upgrade(
     host: Host, monkeypatch: pytest.MonkeyPatch, installed: Dict[str, str], planned: Set[str]
 ) -> None:
-    options = {name: {} for name in ("driver", "nouveau", "toolkit", "mig")}
+    options = {name: {} for name in ("driver", "nouveau", "toolkit", "activation", "mig")}
     monkeypatch.setattr(acts, "host_facts", lambda _host: HostFacts(**installed))
-    assert set(acts._of_boot(host, options)) == planned
+    assert set(acts._of_boot(host, options)) == {*planned, "activation"}, "what is installed is to be what is loaded"
 
 
 def test_an_installation_that_was_cut_off_is_brought_to_its_end(
@@ -496,7 +732,8 @@ def test_under_pods_that_have_run_since_the_boot_nothing_is_done(
     """As where systemd was reloaded on a node at work, and its kubelet is started anew: it is not kept from that."""
     started = {"ActiveEnterTimestampMonotonic": "7000000"}
     monkeypatch.setattr(Host, "unit", lambda _host, name: started if name == "kubelet.service" else {})
-    have(host, first="one\n")
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {
+        "first": {"text": "one\n", "password": SECRET}, "agent": {"boot": "hold"}}}))
     assert called(host, "boot") == 0
     assert "nothing was done under its pods" in capsys.readouterr().out
     assert (told_of_boot(host)["state"], host.read("/etc/first"), checks["asked"]) == ("late", None, [])
@@ -504,6 +741,56 @@ def test_under_pods_that_have_run_since_the_boot_nothing_is_done(
     boot_record.end(host, boot_record.begin(host), boot_record.FAILED, "GPU 3 is ill")
     assert called(host, "boot") == 0
     assert (told_of_boot(host)["state"], told_of_boot(host)["reason"]) == ("failed", "GPU 3 is ill")
+
+
+@pytest.mark.parametrize("mode, kubelet", [
+    ("report", "kubelet.service"), ("report", "k3s.service"), ("hold", "k3s.service")])
+def test_a_host_whose_kubelet_waits_for_nobody_is_validated_though_that_was_quicker(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: str,
+    kubelet: str
+) -> None:
+    """As it nearly always is."""
+    started = {"ActiveEnterTimestampMonotonic": "7000000"}
+    monkeypatch.setattr(Host, "unit", lambda _host, name: started if name == kubelet else {})
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {
+        "first": {"text": "one\n", "password": SECRET}, "agent": {"boot": mode}}}))
+    checks["failure"] = "GPU 3 is ill"
+    assert called(host, "boot") == 1
+    assert (told_of_boot(host)["state"], host.read("/etc/first")) == ("failed", None)
+    checks["failure"] = ""
+    assert called(host, "boot") == 0
+    assert (told_of_boot(host)["state"], host.read("/etc/first")) == ("validated", None)
+    assert "this host may take GPU work" in capsys.readouterr().out
+
+
+def test_gpus_that_have_not_joined_their_fabric_yet_are_waited_for_where_nothing_is_applied(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Host, "unit", lambda _host, _name: {"ActiveEnterTimestampMonotonic": "7000000"})
+    monkeypatch.setattr(acts, "RETRY_PAUSE_SECONDS", 0.01)
+    asked: List[str] = []
+
+    def validate_host(*_words: Any, **_more: Any) -> Dict[str, Any]:
+        asked.append("asked")
+        failed = ["fabric", "gpus_answer"][len(asked) // 3]
+        raise GpuOpsError("validation.of_a_test", failed, "one", "see", checks=[{
+            "name": failed, "status": "failed", "evidence": failed, "remedy": ""}])
+
+    monkeypatch.setattr(acts, "validate_host", validate_host)
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {"agent": {"boot": "report"}}}))
+    assert called(host, "boot", "--retry-seconds", "60") == 1
+    assert len(asked) == 3 and "gpus_answer" in told_of_boot(host)["reason"]
+
+
+@pytest.mark.parametrize("wanted, asked, proves", [
+    ("standard", (), True), ("standard", ("--compute", "long"), True), ("none", (), True),
+    ("standard", ("--compute", "none"), False), ("standard", ("--compute", "quick"), False)])
+def test_a_slighter_look_than_the_policy_wants_proves_nothing(
+    host: Host, checks: Dict[str, Any], wanted: str, asked: Tuple[str, ...], proves: bool
+) -> None:
+    host.write(POLICY, json.dumps({"schema": 1, "policy": {"validation": {"compute": wanted}}}))
+    assert called(host, "validate", *asked) == 0
+    assert checks["proves"] is proves
 
 
 def test_packages_that_cannot_be_had_yet_are_asked_for_again(
@@ -525,6 +812,36 @@ def test_packages_that_cannot_be_had_yet_are_asked_for_again(
     assert told.err.count("tried again in") == 2 and SECRET not in told.out + told.err
     failures.append(GpuOpsError("packages.no_mirror", "still silent", "a mirror", "wait"))
     assert called(host, "boot") == 1
+
+
+@pytest.mark.parametrize("failed, code, state", [(True, 1, "failed"), (False, 0, "late")])
+def test_nothing_is_done_under_pods_that_have_come_meanwhile(
+    host: Host, checks: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, failed: bool, code: int, state: str
+) -> None:
+    """Where a boot is only reported, the kubelet does not wait for it: while packages are asked for once more, or
+    while another run is waited for."""
+    def comes() -> None:
+        monkeypatch.setattr(Host, "unit", lambda _host, _name: {"ActiveEnterTimestampMonotonic": "7000000"})
+
+    def no_mirror(*_words: Any, **_more: Any) -> Dict[str, Any]:
+        comes()
+        raise GpuOpsError("packages.no_mirror", "the mirror is silent", "a mirror", "wait")
+
+    if failed:
+        monkeypatch.setattr(acts, "_planned", no_mirror)
+    monkeypatch.setattr(acts, "RETRY_PAUSE_SECONDS", 0.01)
+    held = HostLock.held
+
+    def waiting(lock: HostLock, timeout: float) -> Any:
+        if not failed:
+            comes()
+        return held(lock, timeout)
+
+    monkeypatch.setattr(HostLock, "held", waiting)
+    have(host, first="one\n")
+    assert called(host, "boot", "--retry-seconds", "60") == code
+    assert told_of_boot(host)["state"] == state and ("no_mirror" in told_of_boot(host)["reason"]) is failed
+    assert host.read("/etc/first") is None and checks["asked"] == []
 
 
 @pytest.mark.parametrize("text, code", [
@@ -581,6 +898,37 @@ def test_a_boot_that_was_ended_in_the_middle_has_failed_until_the_host_is_valida
     assert found["state"] == "failed" and "ended before it was done" in found["reason"]
     boot_record.settle(host)
     assert boot_record.read(host)["state"] == "validated"
+
+
+def test_of_two_that_were_started_the_last_one_has_the_last_word(host: Host, checks: Dict[str, Any]) -> None:
+    """By the unit, and by a person beside it: what is at work is not over."""
+    since = boot_record.begin(host)
+    record = json.loads(host.read(boot_record.PATH) or "")
+    record["process"] = [1, host.process_started(1)]
+    host.write(boot_record.PATH, json.dumps(record))
+    boot_record.end(host, since, boot_record.VALIDATED, "")
+    assert told_of_boot(host)["state"] == "working"
+    boot_record.end(host, boot_record.begin(host), boot_record.VALIDATED, "")
+    assert told_of_boot(host)["state"] == "validated"
+
+
+def test_a_validation_that_ends_as_a_boot_begins_does_not_end_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot_record.end(host, boot_record.begin(host), boot_record.FAILED, "GPU 3 is ill")
+    read, began = boot_record.read, []
+
+    def read_and_begin(there: Host) -> Dict[str, Any]:
+        found = read(there)
+        with there.occupied(boot_record.GUARD, "") as can_come_between:
+            pass
+        if can_come_between and not began:
+            began.append(boot_record.begin(there))
+        return found
+
+    monkeypatch.setattr(boot_record, "read", read_and_begin)
+    boot_record.settle(host)
+    assert began == [] and read(host)["state"] == "validated"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}'])

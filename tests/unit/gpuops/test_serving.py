@@ -38,6 +38,14 @@ def test_the_text_is_served_to_who_asks(page: Page) -> None:
     assert asked(page, "/metrics?name=x") == TEXT.replace("1.0", "0.0")
 
 
+def test_what_it_is_is_told_as_prometheus_wants_it() -> None:
+    """Since release 3 it reads nothing that is called otherwise (prometheus.io/docs/prometheus/3.0/migration)."""
+    head, _blank, body = answer(b"GET /metrics HTTP/1.1\r\n\r\n", TEXT + "# \u20ac\n").partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+    assert fields["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert int(fields["Content-Length"]) == len(body)
+
+
 @pytest.mark.parametrize("line, code", [
     (b"GET /metrics HTTP/1.1", 200), (b"HEAD /metrics HTTP/1.1", 200), (b"GET / HTTP/1.1", 404),
     (b"GET /etc/passwd HTTP/1.1", 404), (b"POST /metrics HTTP/1.1", 405), (b"GET /metrics", 400), (b"", 400),

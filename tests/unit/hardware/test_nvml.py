@@ -3,6 +3,7 @@
 """NVML's reading through the simulated library, each in a process of its own, with faults in single calls."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -12,12 +13,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from types import SimpleNamespace
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from simulated_board import VERSION, SimulatedBoard
 from workspace import collections_root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from gpulab import silicon
 
@@ -196,6 +200,64 @@ def test_what_a_gpu_does_not_have_is_no_fault_of_it(board: Board, call: str, key
     assert [gpu[key] for gpu in reading["gpus"]] == [value, value]
 
 
+@pytest.mark.parametrize("code", [2, 25, 26])
+def test_a_call_that_a_release_takes_otherwise_is_no_fault_of_the_gpu(board: Board, code: int) -> None:
+    """Arguments and versions of structures that it does not know, and calls that it has left."""
+    for call in ("nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetSerial"):
+        board.fault("call", 0, call=call, code=code, times=0)
+    first, second = board.read()["gpus"]
+    assert (first["error"], first["serial"], first["remap_pending"], first["sram_exceeded"]) == ("", "", None, None)
+    assert (second["error"], second["remap_pending"], second["sram_exceeded"]) == ("", False, False)
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_before_ampere_a_page_of_memory_may_wait_for_a_reset(tmp_path: Path, pending: int) -> None:
+    board = Board(tmp_path, "v100", 2)
+    board.set("gpu.1.retired_pending", pending)
+    first, second = board.read()["gpus"]
+    assert (first["remap_pending"], second["remap_pending"], second["remap_failed"]) == (None, bool(pending), None)
+
+
+def test_links_that_are_down_are_told_and_those_that_a_board_has_not_are_none_of_them(board: Board) -> None:
+    board.set("gpu.0.nvlinks", 12)
+    board.fault("nvlink-down", 0, code=1 << 3 | 1 << 15)
+    first, second = board.read()["gpus"]
+    assert first["links_down"] == [3] and first["links_up"] == [*range(3), *range(4, 12)]
+    assert second["links_down"] == [] and second["links_up"] == list(range(18))
+
+
+def test_an_a100_with_mig_tells_of_links_that_are_down(tmp_path: Path) -> None:
+    board = Board(tmp_path, "a100-80gb-sxm")
+    board.set("gpu.1.mig", "1")
+    assert [(len(gpu["links_up"]), len(gpu["links_down"])) for gpu in board.read()["gpus"]] == [(12, 0), (0, 12)]
+
+
+@pytest.mark.parametrize("code", [2, 3, 13, 999])
+def test_a_call_about_a_link_that_fails_says_nothing_of_the_gpu(board: Board, code: int) -> None:
+    board.fault("call", None, call="nvmlDeviceGetNvLinkState", code=code, times=0)
+    first = board.read()["gpus"][0]
+    assert (first["error"], first["links_up"], first["links_down"]) == ("", [], [])
+
+
+def test_a_board_without_nvlink_is_asked_for_none(tmp_path: Path) -> None:
+    """The call would be left in the driver, were it made."""
+    board = Board(tmp_path, "l40s")
+    board.fault("slow", None, call="nvmlDeviceGetNvLinkState", ms=3600 * 1000)
+    reading = board.read(silence=5.0)
+    assert (reading["error"], reading["gpus"][0]["links_up"]) == ("", [])
+
+
+@pytest.mark.parametrize("missing, told", [
+    ([], 0x40), (["EventReasons"], 0x40), (["EventReasons", "ThrottleReasons"], None)])
+def test_what_slows_a_gpu_down_is_told_by_old_drivers_too(board: Board, missing: List[str], told: Any) -> None:
+    board.fault("slowdown", 0)
+    for name in missing:
+        board.fault("call", None, call="nvmlDeviceGetCurrentClocks" + name, code=13, times=0)
+    first, second = board.read()["gpus"]
+    assert (first["error"], first["clock_reasons"]) == ("", told)
+    assert second["clock_reasons"] == (None if told is None else 1)
+
+
 @pytest.mark.parametrize("code, error", [(2, ""), (6, ""), (999, "Unknown Error")])
 def test_an_index_without_mig_device_is_no_fault(board: Board, code: int, error: str) -> None:
     with silicon.board_file.opened(board.directory) as state:
@@ -305,6 +367,35 @@ def test_a_child_that_cannot_be_ended_is_left_behind(hanging: "subprocess.Popen[
     os.waitpid(child, 0x40000000)
 
 
+@pytest.mark.parametrize("asks", ["read", "session"])
+def test_a_child_whose_parent_was_killed_ends_by_itself(monkeypatch: pytest.MonkeyPatch, asks: str) -> None:
+    """A call may wait for ever for another program; what has a GPU open keeps it from being reset."""
+    def waits(*_words: Any) -> None:
+        while True:
+            time.sleep(1)
+
+    monkeypatch.setattr(nvml, "binding", lambda: SimpleNamespace(nvmlInit=waits, NVMLError=OSError))
+    monkeypatch.setattr(nvml, "PATIENCE", 0.2)
+    monkeypatch.setattr(nvml, "_PARTING", 0.0)
+    receiver, sender = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        # It does not come to end it
+        monkeypatch.setattr(nvml, "end", lambda child: os.write(sender, b"%d" % child) and signal.pause())
+        if asks == "read":
+            nvml.read_nvml(0.1, 0.2)
+        session = nvml.Session({}, 0.1)
+        with contextlib.suppress(nvml.NvmlFailed):
+            session.ask("get", "GPU-1")
+        session.close()
+    child = int(os.read(receiver, 16))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    for descriptor in (receiver, sender):
+        os.close(descriptor)
+    assert wait_for(lambda: Host().process_started(child), lambda started: not started, 3, 0.05)[1]
+
+
 def test_a_child_that_is_left_behind_keeps_nothing_open(hanging: "subprocess.Popen[str]") -> None:
     child = child_of(hanging.pid)
     time.sleep(0.5)
@@ -312,3 +403,36 @@ def test_a_child_that_is_left_behind_keeps_nothing_open(hanging: "subprocess.Pop
     assert [name for name in names if name != "/dev/null" and "silicon" not in name][0].startswith("pipe:")
     assert names.count("/dev/null") == 3 and len([name for name in names if name.startswith("pipe:")]) == 1
     assert os.getsid(child) == child
+
+
+class Coherent:
+    """A binding to a coherent board: its handle is invalid once persistence mode has gone off."""
+
+    class NVMLError(Exception):
+        value = 2
+
+    def __init__(self) -> None:
+        self.handle = 0
+
+    def nvmlInit(self) -> None:
+        self.handle = 1
+
+    def nvmlDeviceGetHandleByUUID(self, _uuid: str) -> int:
+        return self.handle
+
+    def nvmlDeviceSetPersistenceMode(self, handle: int, mode: int) -> int:
+        if handle != self.handle:
+            raise self.NVMLError("Invalid Argument")
+        self.handle += 1 - mode
+        return mode
+
+
+def test_a_session_goes_on_where_persistence_mode_that_goes_off_has_made_a_handle_invalid(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "binding", Coherent)
+    session = nvml.Session({"set": lambda binding, handle, mode: binding.nvmlDeviceSetPersistenceMode(handle, mode)})
+    try:
+        assert [session.ask("set", "GPU-0", mode) for mode in (0, 0, 1)] == [0, 0, 1]
+    finally:
+        session.close()

@@ -15,7 +15,7 @@ import pytest
 from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandTimedOut, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, CommandTimedOut, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import reset, resets
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boards import ecc_is_always_on
@@ -109,6 +109,17 @@ def scratch(tmp_path: Path) -> Host:
     return Host(str(tmp_path))
 
 
+@pytest.fixture
+def back(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
+    """What was brought back, of a host on which nothing is in the way; the command of the reset is the test's."""
+    found: List[Any] = []
+    monkeypatch.setattr(reset.nvml, "read_nvml", NvmlReading)
+    monkeypatch.setattr(reset, "_looked_at", lambda *_words: ({}, (), ()))
+    monkeypatch.setattr(reset, "_let_go", lambda *_words: None)
+    monkeypatch.setattr(reset, "_brought_back", lambda *words: found.append(words) or ([], []))
+    return found
+
+
 def test_a_reset_is_written_down_before_it_and_its_end_after_it(scratch: Host) -> None:
     assert resets.resets(scratch) == ()
     number = resets.begin(scratch, "repair", "Xid 62", [("GPU-a", "0000:07:00.0")])
@@ -119,7 +130,9 @@ def test_a_reset_is_written_down_before_it_and_its_end_after_it(scratch: Host) -
     assert (resets.last_of(resets.resets(scratch), "GPU-a"), resets.last_of(resets.resets(scratch), "GPU-b")) == (1, 0)
 
 
-def test_a_reset_that_does_not_end_is_left_with_its_note(scratch: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_does_not_end_is_left_with_its_note(
+    scratch: Host, monkeypatch: pytest.MonkeyPatch, back: List[Any]
+) -> None:
     """What came back beside it would be lost once more when it ends."""
     process = subprocess.Popen(["sleep", "60"])
 
@@ -127,11 +140,6 @@ def test_a_reset_that_does_not_end_is_left_with_its_note(scratch: Host, monkeypa
         raise CommandTimedOut("host.command_timed_out", "nvidia-smi", "an end", "wait",
                               hangs=[process.pid, Host().process_started(process.pid)])
 
-    back: List[Any] = []
-    monkeypatch.setattr(reset.nvml, "read_nvml", NvmlReading)
-    monkeypatch.setattr(reset, "_looked_at", lambda *_words: ({}, (), ()))
-    monkeypatch.setattr(reset, "_let_go", lambda *_words: None)
-    monkeypatch.setattr(reset, "_brought_back", lambda *words: back.append(words) or ([], []))
     monkeypatch.setattr(Host, "run", hang)
     with pytest.raises(GpuOpsError) as caught:
         reset.reset(scratch, Journal(scratch), reset.Act("repair", "a test", ()))
@@ -145,6 +153,47 @@ def test_a_reset_that_does_not_end_is_left_with_its_note(scratch: Host, monkeypa
     process.wait()
     reset.finish(scratch, Journal(scratch))
     assert len(back) == 1 and not reset.interrupted(scratch, Journal(scratch))
+
+
+@pytest.mark.usefixtures("back")
+def test_that_gpus_are_reset_is_told_before_anybody_comes_back(
+    scratch: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: List[Any] = []
+    monkeypatch.setattr(reset, "_let_go", lambda *_words: told.append("let go"))
+    monkeypatch.setattr(reset, "_brought_back", lambda *_words: told.append("back") or ([], []))
+    monkeypatch.setattr(Host, "run", lambda *_words, **_more: CommandResult((), 0, "", ""))
+    assert reset.reset(scratch, Journal(scratch), reset.Act("repair", "a test", ()), lambda: told.append("prepared"),
+                       lambda: told.append(resets.resets(scratch)[-1].end))
+    assert told == ["prepared", "let go", resets.DONE, "back"]
+
+
+@pytest.mark.parametrize("hangs", [{}, {"hangs": [4711, ""]}])
+def test_a_reset_that_could_be_ended_has_failed_and_everything_comes_back(
+    scratch: Host, monkeypatch: pytest.MonkeyPatch, back: List[Any], hangs: Dict[str, Any]
+) -> None:
+    """It was killed, or has ended by itself right after that was given up."""
+    def hang(*_words: Any, **_options: Any) -> None:
+        raise CommandTimedOut("host.command_timed_out", "nvidia-smi had not ended", "an end", "wait", **hangs)
+
+    monkeypatch.setattr(Host, "run", hang)
+    with pytest.raises(GpuOpsError) as caught:
+        reset.reset(scratch, Journal(scratch), reset.Act("repair", "a test", ()))
+    assert caught.value.code == "reset.failed" and "nvidia-smi had not ended" in caught.value.found
+    assert len(back) == 1 and not reset.interrupted(scratch, Journal(scratch))
+    assert [each.end for each in resets.resets(scratch)] == [resets.FAILED]
+
+
+def test_a_note_of_a_process_that_had_ended_by_then_holds_nobody_up(
+    scratch: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by its number, which no process has."""
+    monkeypatch.setattr(reset, "_brought_back", lambda *_words: ([], []))
+    Journal(scratch).remember(reset.MEMORY, {reset.ACT: {
+        "boot": scratch.boot(), "step": "", "gpus": [], "units": [], "values": {}, "layouts": {},
+        "hangs": [1 << 30, ""]}})
+    reset.finish(scratch, Journal(scratch))
+    assert not reset.interrupted(scratch, Journal(scratch))
 
 
 def test_the_record_is_of_bounded_size_and_goes_on_counting(scratch: Host) -> None:
@@ -199,6 +248,18 @@ def test_daemons_are_let_go_and_come_back(hosts: Hosts) -> None:
     assert host.running() == sorted([DCGM, PERSISTENCED])
     assert (host.told(0)["persistence"], host.told(1)["power_limit"]) == (True, 65), "the daemon is the other's too"
     assert [(each["who"], each["why"], each["end"]) for each in host.recorded()] == [("repair", "a test", "done")]
+
+
+@needs_gcc
+def test_a_gpu_whose_driver_asks_for_it_is_reset_by_its_bus_and_no_other_is(hosts: Hosts) -> None:
+    """Recovery action 6, which a reset as usual leaves as it is."""
+    host = hosts(gpus=2)
+    host.fault("recovery", 0, code=6)
+    host.smi("-r", "-i", "0")
+    assert host.board(0, "recovery_action") == "6"
+    assert "error" not in host.reset(0) and "error" not in host.reset(1)
+    assert host.board(0, "recovery_action") == ""
+    assert ["bus" in line for line in host.calls(" reset gpu=")] == [False, True, False]
 
 
 @needs_gcc

@@ -24,7 +24,7 @@ def gpu(index: int, **changes: Any) -> NvmlGpu:
     return replace(
         NvmlGpu(index=index, uuid="GPU-%d" % index, serial="165%d" % index, name="NVIDIA H100 80GB HBM3",
                 pci_address=PLACES[index], remap_pending=False, remap_failed=False, sram_exceeded=False,
-                recovery_action=0),
+                recovery_action=0, links_up=(0, 1), clock_reasons=1),
         **changes)
 
 
@@ -118,8 +118,10 @@ class HealthWorld:
         return self.state
 
     def did(self, remedy: str, subject: str = "", **changes: Any) -> State:
-        """A remedy is written down."""
+        """A remedy is written down; a boot once it is over."""
         self.clock += 1
+        if remedy in ("reboot", "power_cycle"):
+            self.boot()
         act = Act(remedy, subject, self.clock, "boot %d" % self.boots, remedy)
         self.state = assess(self.state, self.look(nvml=None, bus=None, acts=(act,), **changes), self.policy, self.clock)
         return self.state

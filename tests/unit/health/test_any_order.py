@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
@@ -28,11 +29,11 @@ UNREAD: List[Dict[str, Any]] = [
 EVENTS = sorted(number for number, meaning in XIDS.items() if meaning.kind == "event")
 
 
-# 1,000 rounds
+# 1,000 runs, and as many rounds
 
 def healthy(world: HealthWorld, dice: random.Random) -> Dict[str, Any]:
     """Something that happens on a host that is well; what the next look cannot read."""
-    happens = dice.randrange(12)
+    happens = dice.randrange(15)
     if happens == 0:
         world.boot()
     elif happens == 1:
@@ -55,14 +56,43 @@ def healthy(world: HealthWorld, dice: random.Random) -> Dict[str, Any]:
     elif happens == 8:
         world.did(dice.choice(["service", "reset", "reload"]), dice.choice(["", "gpu GPU-0"]))
     elif happens == 9:
-        world.clock += dice.choice([-3600, 86400 * 3])
+        # Somebody sets the clock back, which that of the boot does not follow; or three days go by
+        back = dice.choice([3600, 0])
+        world.clock += -back if back else 86400 * 3
+        world.booted -= back
     elif happens == 10:
+        # Another driver's option, or MIG on an A100: links that are off, and clocks that nobody has slowed down
+        off = dice.choice([(), (1,)])
+        again = dice.choice([world.boot, world.load])
+        again()
+        world.sets(0, links_up=(0,) if off else (0, 1), links_down=off)
+    elif happens == 11:
+        world.sets(dice.randrange(2), clock_reasons=dice.choice([0, 1, 2, 4, 0x10, 0x100, None]))
+    elif happens == 12:
+        # For a moment, as with any change of clocks
+        slowed = replace(world.gpus[0], clock_reasons=0x48)
+        return {} if world.state.failing else {"nvml": NvmlReading(gpus=(slowed, world.gpus[1]))}
+    elif happens == 13:
         return dice.choice([{"records": None}, {"nvml": UNTRIED}, {"nvml": None}, {"compute": None}, {"bus": None}])
     return {}
 
 
+@pytest.mark.parametrize("first", range(0, 1000, 100))
+def test_a_thousand_healthy_runs_find_nothing(first: int) -> None:
+    """Each of other things in another order, by its seed."""
+    for seed in range(first, first + 100):
+        world, dice = HealthWorld(), random.Random(seed)
+        for _each in range(12):
+            world.round(**healthy(world, dice))
+            assert world.found() == [] and world.state.history == (), seed
+            assert world.state.verdict in ("well", "unknown"), seed
+        world.round()
+        assert world.state.verdict == "well", seed
+
+
 @pytest.mark.parametrize("seed", range(10))
-def test_a_thousand_rounds_of_a_healthy_host_find_nothing(seed: int) -> None:
+def test_a_thousand_rounds_of_healthy_hosts_find_nothing(seed: int) -> None:
+    """A host that goes on for long."""
     world, dice = HealthWorld(), random.Random(seed)
     for _each in range(100):
         world.round(**healthy(world, dice))

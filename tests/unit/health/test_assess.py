@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
-from health_world import ROUND, HealthWorld, gpu, parts
+from health_world import PLACES, ROUND, HealthWorld, gpu, parts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.recovery im
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.assess import assess, release
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.catalogue import XIDS
-from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Service
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Act, Service, State
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.policy import HealthPolicy, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Evidence, recovery
 
@@ -175,6 +175,46 @@ def test_a_warning_ends_after_a_day_in_which_it_could_have_been_heard(world: Hea
     world.clock += DAY
     world.round()
     assert world.ended() == [("xid %d" % number, "not seen again")]
+
+
+def test_a_gpu_whose_place_another_one_has_moved_to_is_not_replaced(world: HealthWorld) -> None:
+    """Without a board that is dead, buses may have other numbers, and the next GPU the address of the dead one."""
+    world.xid(64)
+    world.round()
+    world.boot()
+    world.gpus = [gpu(1, pci_address=PLACES[0])]
+    world.bus = {PLACES[0]: True}
+    world.round(2)
+    world.boot()
+    world.compute()
+    world.round(3)
+    assert world.codes == ["missing", "xid 64"] and world.ended() == []
+    world.xid(119)
+    world.round()
+    assert "gpu GPU-1: xid 119" in world.state.findings, "it is the one that is there now"
+    world.gpus = [gpu(0, pci_address=PLACES[1]), *world.gpus]
+    world.bus = dict.fromkeys(PLACES, True)
+    world.boot()
+    world.compute()
+    world.round()
+    assert world.codes == ["xid 64"]
+
+
+@pytest.mark.parametrize("moved", [50 * 365 * DAY, 2 * DAY, -2 * DAY])
+def test_a_clock_that_is_set_ends_no_warning_and_makes_no_second_time(world: HealthWorld, moved: int) -> None:
+    """As after a boot with a clock that nobody has set yet."""
+    world.boot()
+    world.xid(92)
+    world.xid(61)
+    world.round()
+    world.clock += moved
+    world.booted += moved
+    world.xid(61)
+    world.round()
+    assert [each[:2] for each in world.found()] == [("xid 61", "warning"), ("xid 92", "warning")]
+    assert world.state.findings["gpu GPU-0: xid 61"].times == 1
+    world.clock += DAY
+    assert world.round().verdict == "well"
 
 
 def test_a_warning_may_have_come_again_between_the_last_look_and_the_boot(world: HealthWorld) -> None:
@@ -349,6 +389,44 @@ def test_an_old_line_and_a_new_one_are_a_new_one() -> None:
     assert world.found() == [("xid 119", "sick", "reset")] and not world.finding("xid 119").check
 
 
+@pytest.mark.parametrize("number", [each[0] for each in SICK_OR_PENDING] + [number for number, _after in OUT])
+@pytest.mark.parametrize("capability", ["7.0", "7.5"])
+def test_of_a_gpu_before_ampere_a_number_is_told_alone(world: HealthWorld, capability: str, number: int) -> None:
+    """NVIDIA's catalog says nothing of what it asks for there."""
+    world.sets(0, compute_capability=capability)
+    world.round()
+    world.xid(number)
+    world.round()
+    assert world.found() == [("xid %d" % number, "warning", "")]
+    assert world.finding("xid %d" % number).check == "long"
+    world.compute(level="long")
+    world.round()
+    assert world.ended() == [("xid %d" % number, "a compute check that passed (long)")]
+
+
+def test_before_ampere_the_driver_and_a_person_say_what_is_to_be_done() -> None:
+    world = HealthWorld(policy_of({"overrides": {"xid": {119: {"kind": "sick", "remedy": "reset"}}}}))
+    world.sets(0, compute_capability="7.0")
+    world.round()
+    world.xid(119)
+    world.xid(95)
+    world.sets(0, recovery_action=2)
+    world.round()
+    assert world.found() == [("recovery_action", "sick", "reboot"), ("xid 119", "sick", "reset"), (
+        "xid 95", "warning", "")]
+
+
+@pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "12.0", ""])
+def test_a_number_counts_from_ampere_on_and_of_a_gpu_that_has_not_told_what_it_is(
+    world: HealthWorld, capability: str
+) -> None:
+    world.sets(0, compute_capability=capability)
+    world.round()
+    world.xid(119)
+    world.round()
+    assert world.found() == [("xid 119", "sick", "reset")]
+
+
 def test_a_switch_is_found_by_its_place_and_ends_when_all_gpus_compute(world: HealthWorld) -> None:
     world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     world.round()
@@ -419,6 +497,20 @@ def test_what_a_gpu_had_proved_before_it_had_a_name_ends_nothing() -> None:
     world.compute()
     world.round()
     assert world.codes == []
+
+
+@pytest.mark.parametrize("action", [None, 0, 1, 4])
+def test_policy_says_what_a_number_means_whatever_the_driver_asks_for(action: Any) -> None:
+    """That is found beside it."""
+    world = HealthWorld(policy_of({"overrides": {"xid": {
+        48: {"kind": "sick", "remedy": "out"}, 94: {"kind": "sick", "remedy": "reboot"}}}}))
+    world.sets(0, recovery_action=action)
+    for number in (48, 94):
+        world.xid(number)
+    world.round()
+    found = {code: (kind, remedy) for code, kind, remedy in world.found()}
+    assert (found["xid 48"], found["xid 94"]) == (("sick", "out"), ("sick", "reboot"))
+    assert ("recovery_action" in found) == bool(action)
 
 
 def test_policy_says_what_a_number_means() -> None:
@@ -581,6 +673,8 @@ FAILS: List[Tuple[str, Callable[[HealthWorld], None], Callable[[HealthWorld], No
     ("missing", lambda world: (world.gpus.pop(0), world.bus.pop("0000:3b:00.0")) and None,
      lambda world: (world.gpus.insert(0, gpu(0)), world.bus.update({"0000:3b:00.0": True})) and None, "sick",
      "reboot"),
+    ("nvlink", lambda world: world.sets(0, links_up=(0,), links_down=(1,)),
+     lambda world: world.sets(0, links_up=(0, 1), links_down=()), "sick", "board_reset"),
 ]
 
 
@@ -781,6 +875,142 @@ def test_a_board_without_a_fabric_has_no_links_that_are_down(world: HealthWorld)
     assert world.found() == []
 
 
+# NVLinks
+
+DOWN: Dict[str, Any] = {"links_up": (0,), "links_down": (1,)}
+
+
+def test_a_link_that_never_was_up_is_no_finding() -> None:
+    """It leads nowhere, or the board's wiring has it switched off."""
+    world = HealthWorld()
+    world.sets(0, **DOWN)
+    world.round(5)
+    assert world.found() == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"mig": parts("MIG-a")}, {"mig": parts()}, {"mig_error": "Insufficient Permissions"},
+    {"fabric_state": "in_progress"}, {"fabric_state": "completed", "fabric_status": 3},
+])
+@pytest.mark.parametrize("fabric", [False, True])
+def test_links_are_not_asked_of_a_gpu_that_may_have_them_off(
+    world: HealthWorld, fabric: bool, changes: Dict[str, Any]
+) -> None:
+    world.fabric = fabric
+    world.sets(0, **DOWN, **changes)
+    world.round(5)
+    assert world.found() == []
+
+
+def test_a_link_that_nvml_does_not_tell_of_is_neither_down_nor_up(world: HealthWorld) -> None:
+    world.sets(0, links_up=(0,))
+    world.round(5)
+    assert world.found() == []
+    world.sets(0, **DOWN)
+    world.round(2)
+    world.sets(0, links_up=(0,), links_down=())
+    world.round(2)
+    assert world.found() == []
+    world.sets(0, **DOWN)
+    world.round()
+    assert world.codes == ["nvlink"], "what was not told has begun nothing and ended nothing"
+
+
+@pytest.mark.parametrize("other", [
+    lambda world: world.sets(1, mig=parts("MIG-a")),
+    lambda world: (world.gpus.pop(1), world.bus.update({PLACES[1]: False})) and None,
+], ids=["divided", "in a virtual machine"])
+@pytest.mark.parametrize("fabric, wanted", [(False, []), (True, ["nvlink"])])
+def test_a_gpu_takes_links_of_another_down_only_where_no_switch_is_between_them(
+    world: HealthWorld, fabric: bool, wanted: List[str], other: Callable[[HealthWorld], None]
+) -> None:
+    world.fabric = fabric
+    other(world)
+    world.sets(0, **DOWN)
+    world.round(3)
+    assert world.codes == wanted
+
+
+@pytest.mark.parametrize("again", [HealthWorld.boot, HealthWorld.load])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_another_boot_or_load_may_come_with_fewer_links(
+    world: HealthWorld, again: Callable[[HealthWorld], None], is_asked: bool
+) -> None:
+    again(world)
+    if not is_asked:
+        world.round(nvml=None)
+    world.sets(0, **DOWN)
+    world.round(5)
+    assert world.found() == []
+
+
+@pytest.mark.parametrize("again", [HealthWorld.boot, HealthWorld.load])
+def test_a_link_that_is_down_after_a_boot_or_a_load_still_was_not_mended_by_it(
+    world: HealthWorld, again: Callable[[HealthWorld], None]
+) -> None:
+    world.sets(0, **DOWN)
+    world.round(3)
+    again(world)
+    world.compute()
+    world.round(2)
+    world.compute()
+    world.round(2)
+    assert world.found() == [("nvlink", "sick", "board_reset")]
+
+
+def test_a_state_that_knows_of_no_links_is_one_in_which_none_has_been_up(world: HealthWorld) -> None:
+    """As an earlier release has left it."""
+    kept = world.state.to_dict()
+    for known in kept["gpus"].values():
+        del known["links"]
+    world.state = State.from_dict(kept)
+    world.sets(0, **DOWN)
+    world.round(4)
+    assert world.found() == []
+
+
+def test_looks_without_nvml_do_not_count_for_a_link(world: HealthWorld) -> None:
+    world.sets(0, **DOWN)
+    world.round(2)
+    world.round(9, nvml=None)
+    assert world.found() == []
+    world.round()
+    assert world.codes == ["nvlink"]
+    assert world.finding("nvlink").text == "NVLinks that have been up are down: 1"
+
+
+# clocks
+
+@pytest.mark.parametrize("reasons, text", [
+    (0x20, "it is too hot"), (0x40 | 0x8, "it is too hot"), (0x80 | 0x8, "the power supply asks for it"),
+    (0x8, "its power or its temperature is too high"), (0xE8, "it is too hot, the power supply asks for it"),
+    (0x1FF, "it is too hot, the power supply asks for it")])
+def test_a_gpu_that_is_slowed_down_for_long_is_told_and_stays_in(world: HealthWorld, reasons: int, text: str) -> None:
+    world.sets(0, clock_reasons=reasons)
+    world.round(2)
+    world.sets(0, clock_reasons=0)
+    world.round()
+    world.sets(0, clock_reasons=reasons)
+    world.round(2)
+    assert world.found() == [], "a change of clocks is told as a slowdown too, for a moment"
+    world.round()
+    assert world.found() == [("slowdown", "warning", "")] and world.state.verdict == "warning"
+    assert world.finding("slowdown").text == "the GPU is slowed down: %s" % text
+    world.sets(0, clock_reasons=None)
+    world.clock += DAY
+    world.round()
+    assert world.ended() == [("slowdown", "not seen again")]
+
+
+@pytest.mark.parametrize("reasons", [0, 1, 2, 4, 0x10, 0x100, 0x117, None])
+def test_clocks_that_are_low_for_idleness_or_as_somebody_has_set_them_are_no_finding(
+    world: HealthWorld, reasons: Any
+) -> None:
+    world.sets(0, clock_reasons=reasons)
+    world.round(5)
+    assert world.found() == []
+
+
 # computing
 
 def test_a_check_that_failed_is_a_finding_until_a_reset_and_a_check_that_passes(world: HealthWorld) -> None:
@@ -920,6 +1150,23 @@ def test_an_error_after_the_remedy_needs_another_one(world: HealthWorld) -> None
     world.round(3)
     assert world.codes == ["xid 119"]
     assert world.finding("xid 119").mended == ""
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_what_is_seen_since_the_boot_was_not_mended_by_the_power_cycle_that_is_told_after_it(
+    world: HealthWorld, looks: int
+) -> None:
+    world.policy = policy_of({"overrides": {"xid": {79: {"remedy": "power_cycle"}}}})
+    world.xid(79)
+    world.round()
+    world.boot()
+    world.xid(46, index=1)
+    world.round(looks)
+    act = Act("power_cycle", "", world.clock, "boot 1", "power cycle")
+    world.round(acts=(act,))
+    world.compute()
+    world.round()
+    assert world.codes == ["xid 46"]
 
 
 def test_an_error_that_was_written_before_the_remedy_ended_is_of_before_it(world: HealthWorld) -> None:

@@ -45,7 +45,8 @@ ROWS: List[Any] = [
     ((156, 160, 161), "RESET, else IGNORE", "pending", "reset"),
     ((154,), "the driver's own word", "warning", ""),
     ((78, 159, 162, 163, 164, 165), "update", "warning", ""),
-    ((167, 168, 169, 171, 172, 173, 174, 175, 176, 999), "not in the catalog", "warning", ""),
+    ((167, 168, 169, 173, 174, 175, 176, 999), "not in the catalog", "warning", ""),
+    ((171, 172), "where the memory is that 48 tells of", "warning", ""),
 ]
 NUMBERS = [(number, kind, remedy) for numbers, _action, kind, remedy in ROWS for number in numbers]
 
@@ -73,6 +74,24 @@ def test_a_switch_is_judged_by_the_guide_and_then_by_its_own_word(
     number: int, says_fatal: bool, kind: str, remedy: str
 ) -> None:
     assert (sxid(number, says_fatal).kind, sxid(number, says_fatal).remedy) == (kind, remedy)
+
+
+# NVIDIA Fabric Manager User Guide, appendix D
+ALWAYS_FATAL = (10003, 12020, 22003, 22011, *range(23001, 23018))
+SINGLE_BIT = (11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068,
+              19071, 24001, 24002, 24003)
+BY_PORT = (11001, 11009, 11013, 11018, 11019, 11020, 12001, 12002, 12022, *range(12024, 12028), *range(12030, 12033),
+           14017, 15001, 15006, 15009, 15010, 15012, 15013, 19047, 19048, 19054, 19056, 19058, 19060, 19061, 19063,
+           19064, 19066, 19067, 19069, 19070, 20034, 22012, *range(24004, 24008))
+
+
+@pytest.mark.parametrize("says_fatal", [True, False])
+def test_each_error_of_a_switch_that_the_guide_has(says_fatal: bool) -> None:
+    assert {number: (sxid(number, says_fatal).kind, sxid(number, says_fatal).remedy) for number in (
+        *ALWAYS_FATAL, *SINGLE_BIT, *BY_PORT, 20001, 20009, 20012, 22013)} == {
+        **dict.fromkeys(ALWAYS_FATAL, ("sick", "reboot")),
+        **dict.fromkeys((*SINGLE_BIT, *BY_PORT), ("sick", "board_reset") if says_fatal else ("warning", "")),
+        **dict.fromkeys((20001, 20009, 20012, 22013), ("warning", ""))}
 
 
 @pytest.mark.parametrize("says_fatal", [True, False])
@@ -110,6 +129,18 @@ def test_an_override_changes_what_it_names_and_nothing_beside() -> None:
     switch = event(20034, is_switch=True, is_fatal=True)
     assert (meaning_of(switch, overrides).kind, meaning_of(switch, {}).kind) == ("warning", "sick")
     assert meaning_of(event(20034), overrides) == meaning_of(event(20034), {})
+
+
+def test_what_a_policy_says_decides_in_place_of_the_driver_and_never_makes_more_of_a_line_than_that() -> None:
+    overrides = overrides_of({"xid": {94: {"kind": "sick", "remedy": "reboot"}, 95: {"remedy": "reboot"},
+                                      48: {"after": 2}, 145: {"kind": "event"}, 146: {"kind": "sick"}}})
+    found = {number: meaning_of(event(number), overrides) for number in (94, 95, 48, 109)}
+    assert {number: (each.kind, each.remedy, each.by_action) for number, each in found.items()} == {
+        94: ("sick", "reboot", False), 95: ("sick", "reboot", False), 48: ("sick", "reset", True),
+        109: ("sick", "reset", True)}
+    lines = {(number, is_fatal): meaning_of(event(number, is_fatal=is_fatal), overrides).kind
+             for number in (145, 146) for is_fatal in (True, False)}
+    assert lines == {(145, True): "event", (145, False): "event", (146, True): "sick", (146, False): "warning"}
 
 
 SLIPS: List[Any] = [

@@ -30,7 +30,21 @@ def test_an_error_is_told_with_its_gpu_and_its_meaning(tmp_path: Path) -> None:
     assert found["errors"] == [{
         "pci_address": "0000:3b:00.0", "uuid": UUID, "xid": 79, "sxid": None, "kind": "sick", "count": 1,
         "meaning": "the GPU has fallen off the bus", "remedy": "reboot the node", "first_seconds": 2,
-        "last_seconds": 2, "process": "", "text": "gone"}]
+        "last_seconds": 2, "process": "", "caused_by": None, "text": "gone"}]
+
+
+def test_an_error_of_a_gpu_before_ampere_asks_for_nothing_that_is_known(tmp_path: Path) -> None:
+    errors(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 63, row", "NVRM: Xid (PCI:0000:5e:00): 63, row")
+    found = read_errors(Host(str(tmp_path)), [
+        {"pci_address": "0000:3b:00.0", "compute_capability": "7.0"},
+        {"pci_address": "0000:5e:00.0", "compute_capability": "8.0"}])["errors"]
+    assert [(each["kind"], each["remedy"]) for each in found] == [("warning", ""), ("pending", "reset the GPU")]
+
+
+def test_work_that_was_removed_is_told_with_its_cause(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 45, pid=1, name=a, Ch 00000001"
+    (found,) = errors(tmp_path, line, line + " caused by previous Xid 94")["errors"]
+    assert (found["xid"], found["kind"], found["count"], found["caused_by"]) == (45, "event", 2, 94)
 
 
 def test_a_flood_of_one_error_is_one(tmp_path: Path) -> None:

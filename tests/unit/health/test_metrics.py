@@ -57,7 +57,7 @@ def test_a_finding_is_one_with_what_mends_it() -> None:
     world.xid(31, 1, "pid=7, name=secret, Fault")
     world.xid(31, 1, "pid=7, name=secret, Fault")
     world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 11012, Non-fatal, Link 46 Single bit ECC errors")
-    text = metrics_text(world.round())
+    text = metrics_text(world.round(), {})
     samples = parsed(text)
     assert of(samples, "gpuops_health_findings") == [
         ({"gpu": "0000:3b:00.0", "uuid": "GPU-0", "subject": "gpu", "source": "kernel_log", "kind": "sick",
@@ -78,7 +78,7 @@ def test_exactly_one_verdict_is_so(verdict: str) -> None:
     if verdict in ("warning", "sick"):
         world.xid({"warning": 92, "sick": 79}[verdict])
     world.round(**({"records": None} if verdict == "unknown" else {}))
-    samples = parsed(metrics_text(world.state))
+    samples = parsed(metrics_text(world.state, {}))
     assert {labels["verdict"] for labels, value in of(samples, "gpuops_health_verdict") if value} == {verdict}
     assert [labels["what"] for labels, value in of(samples, "gpuops_health_unknown") if value] == (
         ["kernel_log"] if verdict == "unknown" else [])
@@ -90,8 +90,8 @@ def test_help_and_type_are_there_and_equal_without_any_sample() -> None:
 
     world = HealthWorld()
     world.xid(79)
-    assert heads(metrics_text(State())) == heads(metrics_text(world.round()))
-    assert len(heads(metrics_text(State()))) == 2 * len(METRICS)
+    assert heads(metrics_text(State(), {})) == heads(metrics_text(world.round(), {"state": "failed", "reason": "x"}))
+    assert len(heads(metrics_text(State(), {}))) == 2 * len(METRICS)
 
 
 def test_no_text_of_a_board_breaks_the_file() -> None:
@@ -100,5 +100,18 @@ def test_no_text_of_a_board_breaks_the_file() -> None:
     world.round()
     (key, found), = world.state.findings.items()
     odd = replace(found, subject=replace(found.subject, uuid='a"b\\c\nd'))
-    text = metrics_text(replace(world.state, findings={key: odd}, unknown={"nvml": Unknown(0, "x\ny")}))
+    text = metrics_text(replace(world.state, findings={key: odd}, unknown={"nvml": Unknown(0, "x\ny")}), {})
     assert of(parsed(text), "gpuops_health_findings")[0][0]["uuid"] == 'a\\"b\\\\c\\nd'
+
+
+@pytest.mark.parametrize("of_boot, state, reason", [
+    ({}, [], []), ({"state": "validated", "reason": ""}, ["validated"], []), ({"state": "late"}, ["late"], []),
+    ({"state": "working", "reason": ""}, ["working"], []),
+    ({"state": "failed", "reason": 'no driver "580"\n  for \u20ac'}, ["failed"], ['no driver \\"580\\" for ?']),
+    ({"state": "failed", "reason": "x" * 9000}, ["failed"], ["x" * 512])])
+def test_what_became_of_the_boot_is_told_with_its_reason(
+    of_boot: Dict[str, str], state: List[str], reason: List[str]
+) -> None:
+    samples = parsed(metrics_text(State(), of_boot))
+    assert [labels["state"] for labels, value in of(samples, "gpuops_boot_state") if value] == state
+    assert of(samples, "gpuops_boot_failure") == [({"reason": each}, 1.0) for each in reason]

@@ -62,5 +62,5 @@ def test_the_policy_of_the_page_is_the_default_but_for_its_overrides() -> None:
 def test_what_it_names_is_there() -> None:
     named = set(re.findall(r"`([^`\n]+)`", PAGE))
     assert named >= {*LADDER[1:], *VERDICTS, *CONDITIONS, KEPT, LATEST, SUMMARY, CONDITIONS_FILE, METRICS_FILE}
-    metrics = {name.partition("{")[0] for name in named if name.startswith("gpuops_health_")}
+    metrics = {name.partition("{")[0] for name in named if name.startswith(("gpuops_health_", "gpuops_boot_"))}
     assert metrics - {METRICS_FILE} == set(METRICS)

@@ -173,6 +173,14 @@ def test_a_round_in_which_nothing_happens_writes_nothing_to_the_disk(bench: Benc
     assert bench.path(keeping.KEPT).stat().st_ino != before.st_ino
 
 
+def test_what_fails_on_and_on_is_written_to_the_disk_when_it_is_found(bench: Bench) -> None:
+    bench.reading = NvmlReading(gpus=(gpu(0), gpu(1, clock_reasons=0x40)))
+    assert codes(bench.round(3)) == ["slowdown"]
+    before = bench.path(keeping.KEPT).stat()
+    assert codes(bench.round(4)) == ["slowdown"]
+    assert bench.path(keeping.KEPT).stat().st_ino == before.st_ino
+
+
 def test_what_run_has_lost_is_read_from_the_disk_and_the_log_again(bench: Bench) -> None:
     bench.log(XID % 79)
     bench.round()
@@ -482,6 +490,16 @@ def test_while_a_child_hangs_in_nvml_no_other_is_started(bench: Bench) -> None:
     bench.reading = NvmlReading(gpus=(gpu(0), gpu(1)))
     bench.round()
     assert bench.asked == 2
+
+
+def test_a_child_that_ended_right_after_it_was_given_up_keeps_no_other_from_nvml(bench: Bench) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    bench.reading = NvmlReading(error="nvmlInit had not answered after 60 s", hung="nvmlInit", left=ended.pid)
+    assert codes(bench.round()) == ["hang"]
+    bench.reading = NvmlReading(gpus=(gpu(0), gpu(1)))
+    state = bench.round()
+    assert bench.asked == 2 and "nvml" not in state.unknown
 
 
 def test_while_a_run_works_on_the_host_no_gpu_is_looked_at(bench: Bench) -> None:

@@ -61,6 +61,31 @@ def test_what_it_fails_on(
     assert ("not proved" in raised.value.found) == bool(finding.mended)
 
 
+NAMELESS = replace(SICK, subject=replace(SICK.subject, uuid=""))
+
+
+@pytest.mark.parametrize("known, news", [
+    ([SICK.key], ["fabric_degraded"]),
+    # Before the driver was there, nobody knew the GPU by more than its place
+    ([NAMELESS.key], ["fabric_degraded"]),
+    ([SICK.key.replace("xid 95", "xid 48")], ["xid 95", "fabric_degraded"]),
+    ([], ["xid 95", "fabric_degraded"]),
+], ids=("by its name", "by its place", "of another kind", "of nothing"))
+def test_what_an_earlier_look_has_told_is_no_news_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: List[str], news: List[str]
+) -> None:
+    # Of two GPUs the same is one word
+    more = replace(SICK, subject=Subject(GPU, "GPU-1"), code="fabric_degraded", kind="warning", remedy="")
+    found = (SICK, more, replace(more, subject=Subject(GPU, "GPU-2")))
+    assert looked(tmp_path, monkeypatch, *found, known=known)["news"] == news
+    if SICK.code in news:
+        with pytest.raises(GpuOpsError):
+            looked(tmp_path, monkeypatch, *found, known=known, fail_on="unmended")
+    else:
+        told = looked(tmp_path, monkeypatch, *found, known=known, fail_on="sick")
+        assert told["verdict"] == "sick" and len(told["findings"]) == 3
+
+
 def test_a_healthy_host_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(tmp_path, monkeypatch, fail_on="sick")["verdict"] == "well"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "mig")]
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[1] / name) for name in ("mig", "health"))]
 
 from gpulab.parts.registry import workshop  # noqa: E402
 

@@ -1,6 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Every alert, judged by Prometheus' own promtool: it fires in its series, and not in the ones beside them."""
+"""Every alert, judged by Prometheus' own promtool: it fires in its series, and not in the ones beside them. And what a
+host tells of its health, read by it."""
 from __future__ import annotations
 
 import json
@@ -10,12 +11,14 @@ from typing import Any, Dict, List
 
 import pytest
 from alert_samples import CASES, Case
+from health_world import HealthWorld
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.gpu_monitoring.alerts import ALERTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.gpu_monitoring.component import (
     RULES_FILE,
     files,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.metrics import metrics_text
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +29,10 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def promtool(programs: Path, *words: str) -> str:
+def promtool(programs: Path, *words: str, reads: str = "") -> str:
     """What it says, if it ends well."""
     ended = subprocess.run([str(programs / "promtool"), *words], check=False, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, timeout=300)
+                           stderr=subprocess.STDOUT, timeout=300, input=reads)
     assert ended.returncode == 0, ended.stdout
     return ended.stdout
 
@@ -79,3 +82,14 @@ def test_an_alert_that_does_not_fire_would_be_noticed(programs: Path, rules: Pat
     tests.write_text(json.dumps(document([wrong], rules)))
     with pytest.raises(AssertionError, match="GpuHot"):
         promtool(programs, "test", "rules", str(tests))
+
+
+def test_it_has_nothing_to_say_of_the_metrics_of_a_host(programs: Path) -> None:
+    world = HealthWorld()
+    world.xid(79)
+    world.xid(31, 1)
+    world.log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 11012, Non-fatal, Link 46 Single bit ECC errors")
+    told = metrics_text(world.round(), {"state": "failed", "reason": 'no driver "580" \\ none'})
+    assert promtool(programs, "check", "metrics", reads=told) == ""
+    with pytest.raises(AssertionError, match="unescaped"):
+        promtool(programs, "check", "metrics", reads=told.replace('"} 1.0', "} 1.0"))

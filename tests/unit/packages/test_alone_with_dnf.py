@@ -245,6 +245,7 @@ def test_who_holds_a_lock_is_waited_for_and_named(root: Root, lock: str, monkeyp
     assert root.installed()["nvidia-driver-cuda"] == evr(V580)
 
 
+@pytest.mark.variation
 def test_when_time_is_up_the_waiting_ends_and_dnf_does_not(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,6 +298,7 @@ def address(server: socket.socket) -> str:
     return "http://bob:hunter2@127.0.0.1:%d/el9?token=hunter3" % server.getsockname()[1]
 
 
+@pytest.mark.variation
 def test_those_that_never_answer_take_no_time_from_ours_and_no_password_is_shown(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +341,7 @@ class Slow(Quiet):
             time.sleep(0.5 if self.path.endswith(".rpm") else 0)
 
 
+@pytest.mark.variation
 def test_what_comes_slowly_comes_all_the_same(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than anything may be silent."""
     slow = replace(nvidia(), uri="http://127.0.0.1:%d/" % serve(

@@ -218,6 +218,7 @@ def test_what_an_administrator_has_chosen_since_stays(machine: Machine) -> None:
     assert OPEN not in machine.root.installed()
 
 
+@pytest.mark.variation
 def test_what_is_staged_is_installed_without_the_repository(machine: Machine) -> None:
     first, done = machine.run(state="staged")
     assert done[-1].split("/")[1] == "packages.download"
@@ -248,6 +249,7 @@ def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repos
     assert (told["code"], driver(machine)) == ("driver.repository_unreadable", {})
 
 
+@pytest.mark.variation
 def test_a_host_whose_dnf_keeps_all_elsewhere_is_staged_and_left_as_it_was(machine: Machine) -> None:
     """dnf.conf(5), cachedir and persistdir."""
     with (machine.root.path / "etc/dnf/dnf.conf").open("a") as file:
@@ -288,6 +290,7 @@ def test_a_package_that_no_mirror_has_is_named_before_anything_changes(
     assert (machine.system(), driver(machine)) == (before, {})
 
 
+@pytest.mark.variation
 def test_a_file_that_the_mirror_has_lost_is_named_before_anything_changes(machine: Machine) -> None:
     machine.run()
     before, there = machine.system(), machine.root.installed()
@@ -403,6 +406,7 @@ def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+@pytest.mark.variation
 def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_rpm_and_dnf_come_once_more(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,6 +597,7 @@ def test_the_way_back_from_kept_files_does_not_ask_for_the_repository_of_then(ma
     assert machine.root.installed() == before
 
 
+@pytest.mark.variation
 def test_without_a_controller_a_driver_comes_is_exchanged_and_goes_as_with_one(machine: Machine) -> None:
     before = machine.root.installed()
     first = [step["id"] for step in machine.call(check=True)["plan"]["steps"]]
@@ -604,6 +609,7 @@ def test_without_a_controller_a_driver_comes_is_exchanged_and_goes_as_with_one(m
     assert machine.root.installed() == before and Journal(machine.root.host).packages("driver") == {}
 
 
+@pytest.mark.variation
 def test_a_driver_goes_without_any_repository(machine: Machine) -> None:
     before = machine.root.installed()
     machine.run()
@@ -613,6 +619,7 @@ def test_a_driver_goes_without_any_repository(machine: Machine) -> None:
     assert machine.root.installed() == before
 
 
+@pytest.mark.variation
 def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_that_was_stopped(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -857,6 +864,7 @@ class OfKernels(dnf.Plugin):
 """
 
 
+@pytest.mark.variation
 def test_what_a_plugin_leaves_out_under_the_stream_that_comes_is_refused_before_anything_changes(
     machine: Machine
 ) -> None:
@@ -876,6 +884,7 @@ def test_what_a_plugin_leaves_out_under_the_stream_that_comes_is_refused_before_
 OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}
 
 
+@pytest.mark.variation
 def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_source_has_brought_is_refused(
     rhel: OfRhel
 ) -> None:

@@ -162,6 +162,7 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert [path for path in machine.root.tree() if "gpuops" in path and path.startswith("etc/")] == []
 
 
+@pytest.mark.variation
 def test_what_is_staged_is_installed_without_the_repository_and_what_others_have_locked_stays(
     machine: Machine
 ) -> None:
@@ -272,6 +273,7 @@ def killed(machine: Machine, code: str = "packages.zypper_failed", **options: An
     assert told["code"] == code, told["msg"]
 
 
+@pytest.mark.variation
 def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(machine: Machine) -> None:
     """The package is there twice by then, in the same version."""
     machine.run()
@@ -343,6 +345,7 @@ def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_zypper_come_o
     assert machine.root.host.read("/usr/share/libnvidia-ml/version") == V580 + "\n"
 
 
+@pytest.mark.variation
 def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ended(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +383,7 @@ def signed(machine: Machine) -> List[str]:
     return sorted(name for name in machine.root.installed() if "-kmp-" in name)
 
 
+@pytest.mark.variation
 @IN_BOTH_FORMS
 def test_modules_that_suse_has_signed_set_the_version_and_are_exchanged_in_one_transaction(machine: Machine) -> None:
     wanted: Dict[str, Any] = {"build": "precompiled"}
@@ -418,6 +422,7 @@ def test_modules_that_suse_has_signed_set_the_version_and_are_exchanged_in_one_t
     assert set(machine.root.installed()) == {*before, *updated}
 
 
+@pytest.mark.variation
 def test_suse_s_repository_that_cannot_be_read_is_not_taken_for_one_without_modules(machine: Machine) -> None:
     server = serve(partial(Quiet, directory=str(scratch_zypper.system(False))))
     machine.root.configure("suse", "http://127.0.0.1:%d/" % server.server_port, "two")
@@ -455,6 +460,7 @@ def test_a_driver_that_suse_has_not_signed_is_refused_with_those_that_it_has(mac
             and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == set()
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("machine, several, returns", [
     pytest.param(False, False, True, marks=pytest.mark.variation), (True, False, True),
     pytest.param(False, True, True, marks=pytest.mark.variation),
@@ -510,6 +516,7 @@ def test_what_has_not_been_erased_of_modules_of_suse_is_a_leftover_unless_it_may
         assert told["code"] == "driver.transaction_unfinished" and older.name in told["msg"]
 
 
+@pytest.mark.variation
 @IN_BOTH_FORMS
 def test_what_an_administrator_has_of_suse_s_modules_is_taken_over(machine: Machine) -> None:
     older = scratch_zypper.signed("580.95.05")
@@ -520,6 +527,7 @@ def test_what_an_administrator_has_of_suse_s_modules_is_taken_over(machine: Mach
     assert signed(machine) == [], "SUSE has none of this driver, so that DKMS builds it"
 
 
+@pytest.mark.variation
 def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machine: Machine) -> None:
     wanted = {"version": OLDER_580, "repository_url": "file://%s" % scratch_zypper.without_epochs()}
     change(machine, **wanted)
@@ -534,6 +542,7 @@ def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machin
     assert driver(machine) == there
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("there, wanted, stays", [
     (OLDER_580, {"version": V580, "build": "dkms"}, False),
     pytest.param(OLDER_580, {"version": "580", "build": "precompiled"}, True, marks=pytest.mark.variation),

@@ -163,6 +163,7 @@ def test_a_converged_host_refreshes_no_metadata(
     assert before == {path.name: path.stat().st_mtime_ns for path in lists.iterdir()}
 
 
+@pytest.mark.variation
 def test_what_was_staged_is_planned_and_fetched_without_the_repository(root: Root, driver: Repository) -> None:
     """Also after somebody's `apt-get clean`; what was not staged is not to be had without it."""
     installed_by_us(root, driver, WHOLE)

@@ -301,6 +301,7 @@ def test_what_stays_for_a_package_of_his_when_a_part_of_ours_goes_stays_ours(roo
     assert sorted(ours(root)) == ["dkms", "libdriver"]
 
 
+@pytest.mark.variation
 def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_removed(root: Root) -> None:
     root.install("driver=1.0", "libdriver=1.0")
     step = planned(root, SECOND)
@@ -365,6 +366,7 @@ def test_a_clock_that_is_set_back_in_the_midst_takes_nothing_from_us(root: Root,
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
+@pytest.mark.variation
 def test_removed_and_brought_again_in_one_second_it_is_ours(root: Root) -> None:
     log, history = root.path / "var/log/dpkg.log", root.path / "var/log/apt/history.log"
     step = planned(root, FIRST)
@@ -704,6 +706,7 @@ def test_zeros_that_a_power_cut_has_left_for_marks_stop_apt_no_more(root: Root, 
     assert root.apt("-s", "install", "builder", check=False).returncode == 0
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("rest", ["cut short", "zeros"])
 def test_a_power_cut_that_takes_the_end_of_the_marks_takes_nothing(root: Root, rest: str) -> None:
     root.install("docker-ce", "builder")
@@ -746,6 +749,7 @@ def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) 
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
+@pytest.mark.variation
 def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in_the_books(root: Root) -> None:
     root.install("dkms")
     first = planned(root, FIRST)
@@ -761,6 +765,7 @@ def test_a_power_cut_that_takes_the_logs_of_an_upgrade_leaves_no_old_versions_in
     assert ours(root) == SECOND
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("kept", ["", " install libdriver:"], ids=["nothing", "its beginning"])
 def test_a_power_cut_that_takes_of_the_logs_what_dpkg_said_does_not_take_the_evidence(root: Root, kept: str) -> None:
     """Each is written at its own time: apt's history has our transaction, without its end."""
@@ -779,7 +784,9 @@ def test_a_power_cut_that_takes_of_the_logs_what_dpkg_said_does_not_take_the_evi
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
-@pytest.mark.parametrize("year", ["", "2025", "none"], ids=["as it is", "with an earlier clock", "logs emptied"])
+@pytest.mark.parametrize("year", [
+    "", *(pytest.param(year, marks=pytest.mark.variation) for year in ("2025", "none"))],
+    ids=["as it is", "with an earlier clock", "logs emptied"])
 def test_after_a_boot_what_he_installs_is_his(root: Root, year: str) -> None:
     """Logs are emptied where an image is made of a host."""
     root.install("docker-ce")

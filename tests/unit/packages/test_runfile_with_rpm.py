@@ -147,6 +147,7 @@ def test_installed_and_uninstalled_the_host_is_as_it_was(able: Installed) -> Non
     assert not able.root.host.exists("/unloaded")
 
 
+@pytest.mark.variation
 def test_another_version_takes_its_place_and_the_one_before_comes_back(able: Installed) -> None:
     able.actions(**able.of(V580))
     able.loaded = V580
@@ -159,6 +160,7 @@ def test_another_version_takes_its_place_and_the_one_before_comes_back(able: Ins
     able.bring_repository_back()
 
 
+@pytest.mark.variation
 def test_what_is_staged_needs_its_place_no_more(able: Installed) -> None:
     assert able.actions(**able.of(V580, state="staged")) == ["runfile.fetch"]
     able.take_repository_away()
@@ -166,6 +168,7 @@ def test_what_is_staged_needs_its_place_no_more(able: Installed) -> None:
     able.bring_repository_back()
 
 
+@pytest.mark.variation
 def test_what_builds_it_and_was_there_stays_as_it_is(able: Installed, tmp_path: Path) -> None:
     able.root.rpm("--install", "--nosignature", "--nodeps", *(
         str(scratch_rpm.built(Made(name, "4.2.1"))) for name in ("gcc", "make")))
@@ -271,6 +274,7 @@ def test_packages_of_a_driver_are_in_its_way_and_firmware_of_the_distribution_is
     assert "with apt alone" in told["msg"]
 
 
+@pytest.mark.variation
 def test_a_fabric_manager_of_others_in_the_driver_s_version_stays(able: Installed) -> None:
     """So says what refuses a board that needs one; one of another version is told of."""
     def bring(version: str) -> None:

@@ -222,6 +222,7 @@ def tear(root: Root, *names: str) -> None:
     assert sorted(name for name, package in root.packages().items() if package.torn) == sorted(names)
 
 
+@pytest.mark.variation
 def test_several_at_once_of_which_one_needs_the_other(host: Host) -> None:
     host.run(OLD)
     tear(host.root, "libcuda1", "nvidia-driver-cuda", "dkms", MODULE)
@@ -247,7 +248,7 @@ def test_what_else_is_ours_goes_while_a_driver_is_half_of_one_version_and_half_o
     assert host.run(NEW) == ["dpkg.configure", "packages.install"]
 
 
-@pytest.mark.parametrize("state", ["present", "absent"])
+@pytest.mark.parametrize("state", ["present", pytest.param("absent", marks=pytest.mark.variation)])
 def test_a_torn_package_of_somebody_else_is_refused_before_anything_changes(host: Host, state: str) -> None:
     host.run(OLD)
     host.root.install("tool-of-his")
@@ -264,6 +265,7 @@ def withdraw(host: Host, *names: str) -> None:
     host.driver.publish()
 
 
+@pytest.mark.variation
 def test_what_apt_has_kept_serves_where_no_source_has_it_any_more(host: Host) -> None:
     host.run(OLD)
     tear(host.root, "libcuda1")
@@ -295,6 +297,7 @@ def test_what_cannot_be_had_any_more_is_told_and_still_can_be_uninstalled(host: 
     assert host.root.packages() == {}
 
 
+@pytest.mark.variation
 def test_what_somebodys_package_needs_is_not_taken_away_by_force(host: Host) -> None:
     """It stays, so it has to be unpacked; where it cannot be had, nothing is taken away."""
     host.run(OLD)
@@ -325,6 +328,7 @@ def test_what_dpkg_alone_leaves_for_ever(host: Host) -> None:
     assert host.root.apt("--purge", "remove", "libcuda1", check=False).returncode != 0
 
 
+@pytest.mark.variation
 def test_apt_is_shown_the_database_as_dpkg_has_it(host: Host) -> None:
     """A killed dpkg leaves what it has done beside its database, and apt reads that alone."""
     host.run(OLD)

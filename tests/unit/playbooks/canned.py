@@ -42,6 +42,8 @@ import pathlib
 from ansible_collections.gpuops.nvidia.plugins.action.of_{name} import ActionModule as Real
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 '''
+# The driver that a change may go back to, as a plan has it in returns_to
+WAY = {"version": "580.178.04", "kernel_module": "open", "source": "distribution", "how": "archive", "why": ""}
 CANNED = (*SOURCES, "gpu_plan", "gpu_info", "gpu_health")
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from canned import Hosts, planned
 from cluster_objects import node
@@ -34,9 +34,10 @@ class Site:
         self.client = Client(Connection(kubeconfig=str(hosts.api.kubeconfig)))
 
     def run(self, canned: Mapping[str, Any], *options: str, cluster: bool = True, playbook: str = "site",
-            tags: Sequence[str] = ("--tags", "hosts"), **variables: Any) -> "subprocess.CompletedProcess[str]":
+            tags: Sequence[str] = ("--tags", "hosts"), groups: Optional[Mapping[str, Sequence[str]]] = None,
+            **variables: Any) -> "subprocess.CompletedProcess[str]":
         return self.hosts.controller.play(
-            "gpuops.nvidia." + playbook, *tags, *options, hosts=self.there,
+            "gpuops.nvidia." + playbook, *tags, *options, hosts=self.there, groups=groups,
             environment={"ANSIBLE_COLLECTIONS_PATH": str(self.hosts.root)}, variables={
                 **({"gpu_cluster_kubeconfig": str(self.hosts.api.kubeconfig)} if cluster else {}), "canned": canned,
                 "node_maintenance_timeout": 1, "gpu_components": [], "gpu_rollout_timeout": 2,

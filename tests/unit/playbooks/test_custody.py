@@ -57,6 +57,14 @@ def test_all_tasks_of_a_run_are_one_run_and_the_next_run_names_it(
     assert returned_by_name["custody"] == "returned" and not returned_by_name["node"]["unschedulable"]
 
 
+def test_who_is_taken_together_with_a_host_that_the_play_does_not_have_is_not_taken(
+    controller: Controller, api: Api, store: Store
+) -> None:
+    [[refused]] = played(controller, api, {"name": NAME, "state": "taken", "together": ["host-2"]})
+    assert refused["code"] == "cluster.hosts_not_of_play" and "`together` names host-2" in refused["found"]
+    assert store.get("Node", "", "host-1")["spec"].get("unschedulable") is None
+
+
 def test_a_job_of_awx_is_told(controller: Controller, api: Api, store: Store) -> None:
     [[taken]] = played(controller, api, {"name": NAME, "state": "taken"}, variables={"awx_job_id": 4711})
     assert taken["run"].startswith("awx-4711-")

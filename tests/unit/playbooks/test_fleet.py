@@ -16,6 +16,7 @@ from controller import Controller
 from object_store import Store
 from workspace import REPOSITORY
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import CORDON_REASON
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 
@@ -72,6 +73,7 @@ NOT_KEPT = pytest.mark.parametrize("kept", [
     pytest.param({"failed": True, "msg": "nothing can be written"}, marks=pytest.mark.variation)])
 
 
+@pytest.mark.variation
 @NOT_KEPT
 def test_a_node_that_is_not_well_is_tainted_though_its_host_can_be_told_nothing(
     fleet: Fleet, kept: Dict[str, Any]
@@ -126,8 +128,9 @@ def test_what_a_host_says_of_other_tasks_is_not_asked(fleet: Fleet) -> None:
     assert "failed=0" in told, told
 
 
-@pytest.mark.parametrize("variable", [
-    "gpu_cluster_impersonate_user", "gpu_cluster_kubeconfig", "gpu_cluster_node_name"])
+@pytest.mark.parametrize("variable", ["gpu_cluster_kubeconfig", *(
+    pytest.param(name, marks=pytest.mark.variation) for name in (
+        "gpu_cluster_impersonate_user", "gpu_cluster_node_name"))])
 @pytest.mark.parametrize("playbook", ["site", "validate"])
 def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, playbook: str, variable: str) -> None:
     fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2"), offers("gpu-3")]
@@ -162,16 +165,47 @@ def of_host(fleet: Fleet, host: str, **variables: Any) -> Tuple[str, str]:
     return "--inventory", str(path)
 
 
-def test_a_host_that_fails_its_checks_where_nothing_is_to_be_done_is_not_offered(fleet: Fleet) -> None:
-    """Not where nothing is to be done to any host of the fleet either."""
-    fleet.api.state.nodes = [offers("gpu-1", unschedulable=True, annotations=CORDONED), offers("gpu-2")]
-    told = fleet.play(
-        "gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"), gpu_startup_taint=TAINT, gpu_startup_taint_on_failure=True,
-        plans={"gpu-1": planned(Plan(), proof={}, validated=False), "gpu-2": WELL["gpu_plan"]},
-        canned={"gpu_plan": "{{ plans[inventory_hostname] }}", "checked": {"failed": True, "msg": "it fell off"}})
-    assert re.search("gpu-1]: FAILED.*it fell off", told), told
-    assert fleet.api.state.nodes[0]["spec"]["unschedulable"] and taints(fleet.api, 0) == [TAINT], told
+def cordons(fleet: Fleet) -> Dict[str, str]:
+    """{node that is out of service: why}."""
+    return {each["metadata"]["name"]: (each["metadata"].get("annotations") or {}).get(CORDON_REASON, "")
+            for each in fleet.api.state.nodes if each["spec"].get("unschedulable")}
+
+
+def unwell(fleet: Fleet, *hosts: str, **variables: Any) -> str:
+    """What site says where nothing is to be done to any host, and these have failed their checks."""
+    found = {host: planned(Plan(), proof={}, validated=False) for host in hosts}
+    return fleet.play(
+        "gpuops.nvidia.site", hosts=[each["metadata"]["name"] for each in fleet.api.state.nodes],
+        unwell=found, canned={"gpu_plan": "{{ unwell[inventory_hostname] | default(well) }}", "checked": {
+            "failed": True, "msg": "it fell off"}}, well=WELL["gpu_plan"], **variables)
+
+
+def test_a_host_that_fails_its_checks_where_nothing_is_to_be_done_is_taken_out_of_service(fleet: Fleet) -> None:
+    """Or stays so, and comes back once it is well; whom somebody has uncordoned since stays in service."""
+    fleet.api.state.nodes = [
+        offers("gpu-1", unschedulable=True, annotations=CORDONED), offers("gpu-2"), offers("gpu-3"),
+        offers("gpu-4", annotations=CORDONED)]
+    told = unwell(fleet, "gpu-1", "gpu-3", "gpu-4", gpu_cordon_unwell={"percent": "100"}, gpu_startup_taint=TAINT,
+                  gpu_startup_taint_on_failure=True,
+                  # As of a site that was imported before
+                  node_maintenance_taken={"custody": "taken", "node": {"uid": ""}})
+    assert set(re.findall("(gpu-.)]: FAILED.*it fell off", told)) == {"gpu-1", "gpu-3", "gpu-4"}, told
+    assert cordons(fleet).keys() == {"gpu-1", "gpu-3"} and "it fell off" in cordons(fleet)["gpu-3"], told
+    assert "somebody has uncordoned it since gpuops has cordoned it" in " ".join(told.split()), told
+    assert [taints(fleet.api, number) for number in range(4)] == [[TAINT], [], [TAINT], [TAINT]], told
     assert re.search("^gpu-2 .* failed=0", told, re.MULTILINE) and LAST_PLAY in told, told
+    told = unwell(fleet, "gpu-1")
+    assert cordons(fleet).keys() == {"gpu-1"}, told
+
+
+@pytest.mark.parametrize("hosts, allowed", [
+    (4, {}), pytest.param(1, False, marks=pytest.mark.variation), pytest.param(1, "no", marks=pytest.mark.variation)])
+def test_many_that_fail_at_once_have_one_cause_and_stay_in_service(fleet: Fleet, hosts: int, allowed: Any) -> None:
+    names = ["gpu-%d" % number for number in range(1, hosts + 1)]
+    fleet.api.state.nodes = [offers(name) for name in names]
+    told = unwell(fleet, *names[:3], gpu_cordon_unwell=allowed)
+    assert cordons(fleet) == {} and told.count("it fell off") >= min(hosts, 3), told
+    assert ("have 3 of 4 hosts" in " ".join(told.split())) == (hosts == 4), told
 
 
 @pytest.mark.parametrize("why", [pytest.param("its checks", marks=pytest.mark.variation), "its Node"])
@@ -249,6 +283,7 @@ def test_what_a_play_says_counts_for_each_host_whatever_the_first_one_says(fleet
     assert [each["metadata"]["labels"].get("of") for each in fleet.api.state.nodes] == ["play", "play"], told
 
 
+@pytest.mark.variation
 def test_two_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
     step = Step("toolkit", "packages.install", "toolkit", "Toolkit.", Disruption.none)
     fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2")]
@@ -264,16 +299,19 @@ def test_two_of_one_run_know_nothing_of_each_other(fleet: Fleet) -> None:
 
 
 def test_what_is_staged_disturbs_nobody(fleet: Fleet) -> None:
-    """One host needs a driver, one nothing, and one is refused; whether the nodes are in service is all one."""
+    """Some need a driver, one nothing, one is refused, one cannot have it; whether nodes are in service is all one."""
     step = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
     refusal = Refusal("driver.held", "found", "wanted", "remedy")
-    fleet.api.state.nodes = [offers("gpu-%d" % number) for number in (1, 2, 3)]
-    told = fleet.play("gpuops.nvidia.stage", hosts=("gpu-1", "gpu-2", "gpu-3"), plans={
-        "gpu-1": planned(Plan(steps=(step,))), "gpu-2": WELL["gpu_plan"],
-        "gpu-3": planned(Plan(steps=(step,), refusals=(refusal,)))},
-        canned={"gpu_plan": "{{ plans[inventory_hostname] }}"})
-    assert told.count("failed=0") == 2 and "[driver.held]" in told, told
-    assert [fleet.calls("gpu_driver", "gpu-%d" % number) for number in (1, 2, 3)] == [1, 0, 0], told
+    hosts = ["gpu-%d" % number for number in (1, 2, 3, 4, 5)]
+    fleet.api.state.nodes = [offers(name) for name in hosts]
+    told = fleet.play("gpuops.nvidia.stage", hosts=hosts, plans={
+        "gpu-2": WELL["gpu_plan"], "gpu-3": planned(Plan(steps=(step,), refusals=(refusal,)))},
+        needed=planned(Plan(steps=(step,))), staged={"gpu-1": {"failed": True, "msg": "no such kernel headers"}},
+        canned={"gpu_plan": "{{ plans[inventory_hostname] | default(needed) }}",
+                "gpu_driver": "{{ staged[inventory_hostname] | default({'changed': true}) }}"})
+    assert re.findall(r"^(gpu-\d) .* failed=0", told, re.MULTILINE) == ["gpu-2", "gpu-4", "gpu-5"], told
+    assert "[driver.held]" in told and "gpu-1]: FAILED" in told and "no such kernel headers" in told, told
+    assert [fleet.calls("gpu_driver", name) for name in hosts] == [1, 0, 0, 1, 1], told
     assert fleet.writes() == []
 
 

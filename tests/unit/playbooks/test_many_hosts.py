@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List, Mapping, Tuple
 
 import pytest
@@ -246,6 +247,24 @@ def test_a_certificate_is_written_before_another_thread_reads_it(tmp_path: Path,
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(connect, range(4)))
     assert len(read) == 4 and all(read), read
+
+
+@pytest.mark.parametrize("begun_by, then", [(SimpleNamespace(pid=7), 1), (None, 7)], ids=["at once", "later"])
+def test_who_is_left_alone_by_ansible_playbook_asks_nothing_any_more_whichever_thread_asks(
+    api: Api, monkeypatch: pytest.MonkeyPatch, begun_by: Any, then: int
+) -> None:
+    monkeypatch.setattr(many_hosts.multiprocessing, "parent_process", lambda: begun_by)
+    monkeypatch.setattr(many_hosts.os, "getppid", lambda: then)
+    clients = Clients()
+    monkeypatch.setattr(many_hosts.os, "getppid", lambda: 1)
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(clients.to, Connection(kubeconfig=str(api.kubeconfig))).result()
+    # A list is read by threads of its own
+    for ask in (client.get, client.items):
+        with pytest.raises(GpuOpsError) as told:
+            ask("/api/v1/nodes")
+        assert told.value.code == "cluster.run_ended"
+    assert api.state.requests == []
 
 
 @pytest.mark.parametrize("validated, begun, checked, last", [

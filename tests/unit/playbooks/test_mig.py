@@ -31,6 +31,7 @@ class TestAReboot:
              "mig": {"changed": True, "reboot_required": True, "plan": WITH_BOOT.to_dict()}},
             gpu_mig_labels=True, gpu_allowed_disruption=allowed.name)
 
+    @pytest.mark.variation
     def test_that_is_allowed_is_done(self, in_words: Hosts) -> None:
         told = self.told(in_words, Disruption.reboot)
         assert "reboot with local connection would reboot the control node" in told, told
@@ -44,6 +45,7 @@ class TestAReboot:
 
 
 class TestPodsThatLeave:
+    @pytest.mark.variation
     def test_those_past_the_scheduler_leave_too_and_others_stay(self, in_words: Hosts) -> None:
         """Those that the host names have GPUs, whatever they ask for: mig would refuse a busy GPU."""
         mode = replace(MODE, disruption=Disruption.gpu_reset)
@@ -103,12 +105,14 @@ class TestWhatTheNodeSays:
         told = labelled.site({"gpu_plan": planned(plan)}, gpu_mig_labels=True)
         assert "pods that no controller starts again" in told and labelled.label(STATE) == "failed", told
 
+    @pytest.mark.variation
     def test_what_is_put_off_once_the_driver_has_told(self, labelled: Hosts) -> None:
         first = Plan(steps=(PACKAGES,), waiting=("mig",), complete=False)
         told = labelled.site({"gpu_plan": [*[planned(first)] * 2, planned(WITH_BOOT)]}, gpu_mig_labels=True)
         assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
         assert labelled.label(STATE) == "pending" and "failed=0" in told
 
+    @pytest.mark.variation
     def test_it_rests_while_other_labels_are_purged(self, labelled: Hosts) -> None:
         def writes() -> int:
             labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, node_maintenance_purge_labels=True)

@@ -100,6 +100,7 @@ def test_the_recipe_names_every_place_and_no_other() -> None:
     assert [place for place in places if place.endswith("/")] == ["plugins/module_utils/sysctl/"]
 
 
+@pytest.mark.variation
 def test_the_rest_is_made(collection: Path) -> None:
     written = {*ADDED, *(str(path.relative_to(WRITTEN)) for path in WRITTEN.rglob("*.py"))}
     assert changed(collection, written) == {

@@ -35,6 +35,7 @@ def of_no_cluster(site: Site, *hosts: str) -> Sequence[str]:
     return "--inventory", str(path)
 
 
+@pytest.mark.variation
 def test_who_is_refused_or_of_no_cluster_takes_no_place_and_ends_nothing_for_the_nodes(in_words: Hosts) -> None:
     """Two hosts that fail at once, one in each of their batches: Ansible ends the run there."""
     site = Site(in_words, names(3))
@@ -111,7 +112,7 @@ def test_stage_writes_nothing_to_the_cluster(in_words: Hosts) -> None:
 
 def test_hosts_of_one_cluster_keep_none_of_another_waiting() -> None:
     def rollout(beside: Sequence[str], *units: Sequence[str]) -> Dict[str, Any]:
-        return {"beside": beside, "units": [{"hosts": unit} for unit in units]}
+        return {"rollout": {"beside": beside, "units": [{"hosts": unit} for unit in units]}}
 
     assert _order([rollout(["a1"], ["a2"], ["a3", "a4"], ["a5"]), rollout(["b1"], ["b2"]), rollout([])]) == [
         "a1", "b1", "a2", "b2", "a3", "a4", "a5"]

@@ -166,6 +166,7 @@ def test_a_host_is_asked_in_one_command(controller: Controller) -> None:
     assert "GPUOPS_LIBRARIES=" in first
 
 
+@pytest.mark.variation
 def test_a_refusal_names_what_the_reader_has_set(controller: Controller) -> None:
     """The role's variable where the role or the playbook called the module, the option where the reader did."""
     runfile = {"gpu_driver_source": "runfile"}

@@ -159,6 +159,7 @@ def test_few_hosts_are_told_with_every_step_and_its_change(fleet: Fleet) -> None
             "  kept: package dkms: others need it"} <= set(lines)
 
 
+@pytest.mark.variation
 def test_many_hosts_are_told_whole_where_that_is_asked_for(fleet: Fleet) -> None:
     steps = tuple(Step("runtime", "file.write", "/etc/%d" % number, "It is wanted.") for number in range(100))
     fleet.add(*("gpu-%02d" % number for number in range(12)), plan=Plan(steps=steps))
@@ -228,6 +229,7 @@ class TestApproved:
             "gpu_plan_dir": "plans", "gpu_approved_fleet": digest, "canned": {}, **more})
         return dict(re.findall(r"^fatal: \[([^\]]+)\]: FAILED! => .*\[(approval\.\w+)\]", told, re.MULTILINE))
 
+    @pytest.mark.variation
     def test_what_was_approved_goes_on(self, fleet: Fleet) -> None:
         fleet.add("gpu-1", plan=UPGRADE)
         fleet.add("gpu-2")
@@ -256,6 +258,7 @@ class TestApproved:
             "gpu-2": "approval.plan_exchanged", "gpu-3": "approval.nothing_approved",
             "gpu-4": "approval.not_of_this_fleet"}
 
+    @pytest.mark.variation
     def test_another_digest_approves_nothing(self, fleet: Fleet) -> None:
         fleet.add("gpu-1", plan=UPGRADE)
         digest = self.digest(fleet)
@@ -338,6 +341,7 @@ class TestProgress:
         assert third.startswith("gpu-2: its change begins (2 of 2)")
         assert re.fullmatch(r"gpu-2: done in \d+ s; 2 of 2 done", last)
 
+    @pytest.mark.variation
     def test_one_that_fails_is_told_too(self, in_words: Hosts) -> None:
         told = self.told(in_words, failing="gpu-1")
         assert re.fullmatch(r"gpu-1: failed after \d+ s; 0 of 2 done, 1 failed", told[1])

@@ -93,10 +93,12 @@ def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variab
     writers = sorted(path.stem for path in (REPOSITORY / "plugins" / "modules").glob("*.py")
                      if re.search(r"^  - gpuops\.nvidia\.writer$", path.read_text(), re.MULTILINE))
     assert writers and groups["host"] == writers
+    assert yaml.safe_load((REPOSITORY / "playbooks/roles/gpu/vars/main.yml").read_text())["gpu_host_options"] == {
+        "lock_timeout": "{{ gpu_lock_timeout | default(600) }}",
+        "progress_interval": "{{ gpu_progress_interval | default(30) }}"}
     for name in ("site", "uninstall"):
         defaults = [play["module_defaults"]["group/gpuops.nvidia.host"] for play in plays(name) if "serial" in play]
-        assert defaults == [{"lock_timeout": "{{ gpu_lock_timeout | default(600) }}",
-                             "progress_interval": "{{ gpu_progress_interval | default(30) }}"}]
+        assert defaults == ["{{ gpu_host_options }}"]
 
 
 def test_check_mode_takes_pods_to_be_gone_that_a_run_evicts() -> None:
@@ -239,7 +241,8 @@ class TestAStartupTaint:
         assert names[place + 1:] == [
             "Conclude what was found of these nodes", "Close the rollout", "Say what was left out",
             # These have no node
-            "Change hosts of no cluster, one after another", "Say what is left to a later run"]
+            "Change hosts of no cluster, one after another", "Say what is out of service",
+            "Say what is left to a later run"]
         [validate], [_remember, taint, stop, untaint] = plays[place]["tasks"], plays[place + 1]["tasks"]
         assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"
         assert taint["ansible.builtin.import_tasks"] == "tasks/taint.yml" and "ansible.builtin.fail" in stop

@@ -217,6 +217,7 @@ def test_nobody_is_asked_where_nothing_is_to_be_shown(hosts: Hosts, how: str) ->
         assert json.loads(stdout)["stats"]["gpu-1"]["changed"] == 1
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("when_asked", ["exit 1", "kill -9 $$", "while [ ! -e %s ]; do sleep 0.1; done",
                                         "head -c 3000000 /dev/urandom; exit 0"])
 def test_a_second_connection_that_fails_or_hangs_harms_nothing(hosts: Hosts, when_asked: str) -> None:
@@ -257,6 +258,7 @@ def test_an_interrupted_play_ends_and_the_host_goes_on(hosts: Hosts) -> None:
     hosts.go("gpu-1")
 
 
+@pytest.mark.variation
 def test_a_task_that_ran_into_its_time_limit_has_said_what_the_host_was_at(hosts: Hosts) -> None:
     hosts.add("gpu-1")
     process = hosts.start(["gpu-1"], task=dict(TASK, timeout=15))

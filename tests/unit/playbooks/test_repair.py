@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -80,7 +81,8 @@ def repaired(site: Site) -> List[str]:
 def test_a_sick_node_is_repaired_validated_looked_at_and_given_back_and_nothing_else_is_changed(site: Site) -> None:
     told = repair(site, {"gpu-1": host(RESET)})
     assert repaired(site) == ["gpu-1"] and site.cordoned() == [] and site.held() == {}, told
-    assert site.hosts.calls("gpu_validation") == 1 and site.hosts.calls("gpu_health") == 2, told
+    # On the host, and in its cluster before the node is opened
+    assert site.hosts.calls("gpu_validation") == 2 and site.hosts.calls("gpu_health") == 2, told
     # It loads a driver anew where a repair wants that, and does nothing else then
     assert site.hosts.calls("gpu_driver_activation", "gpu-1") == site.hosts.calls("gpu_driver_activation") == 1, told
     others = ("gpu_driver", "mig", "container_runtime", "cdi_spec", "node_agent")
@@ -98,12 +100,14 @@ def test_a_node_that_stays_sick_stays_out_and_only_another_try_is_made(site: Sit
     assert site.cordoned() == [] and site.held() == {}, told
 
 
+@pytest.mark.variation
 def test_others_are_repaired_after_one_that_stays_sick_as_far_as_the_budget_goes(site: Site) -> None:
     sick = {"gpu-1": host(RESET, looks=[found("xid 95"), STILL_SICK]), "gpu-2": host(AGAIN)}
     told = repair(site, sick, gpu_rollout_limit=2)
     assert repaired(site) == ["gpu-1", "gpu-2"] and site.cordoned() == ["gpu-1"], told
 
 
+@pytest.mark.variation
 def test_a_part_that_nothing_mends_is_named_on_its_node(site: Site) -> None:
     told = repair(site, {"gpu-1": host(OUT)})
     assert site.cordoned() == ["gpu-1"] and "serial number 1650" in reason(site), told
@@ -116,10 +120,20 @@ def test_what_is_not_allowed_is_put_off_and_takes_no_node_out(site: Site) -> Non
     assert "repair/reboot/GPU 0000:3b:00.0 (reboot: xid 79.)" in told
 
 
-def test_where_many_are_sick_at_once_none_is_repaired(site: Site) -> None:
-    sick = {name: host(RESET, looks=found("xid 79")) for name in ("gpu-1", "gpu-2", "gpu-3")}
+@pytest.mark.variation
+def test_outside_the_windows_no_sick_node_is_touched(site: Site) -> None:
+    window = {"days": (datetime.now(timezone.utc) + timedelta(days=3)).strftime("%a").lower(), "start": "12:00",
+              "duration": "8h", "zone": "UTC"}
+    told = repair(site, {"gpu-1": host(RESET, looks=found("xid 95"))}, gpu_rollout_windows=[window])
+    assert repaired(site) == [] and site.cordoned() == [] and site.held() == {}, told
+    assert "Left to a later run: no window is open; the next opens at " in told and " 12:00 UTC" in told, told
+
+
+def test_where_many_are_sick_at_once_none_is_repaired(in_words: Hosts) -> None:
+    site = Site(in_words, names(12))
+    sick = {name: host(RESET, looks=found("xid 79")) for name in names(10)}
     told = repair(site, sick)
-    assert "3 of 4 nodes are sick of the same at once, xid 79: gpu-1, gpu-2, gpu-3" in told
+    assert "10 of 12 nodes are sick of the same at once, xid 79: gpu-1, gpu-10, gpu-2, gpu-3, " in told
     assert "repair.many_are_sick" in told and repaired(site) == [] and site.hosts.writes() == [], told
     assert site.hosts.calls("gpu_plan") == 0
 
@@ -192,8 +206,9 @@ def switched(
     return site, done.stdout + done.stderr, told.read_text().split() if told.exists() else []
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("via, asked", [
-    ("redfish", ["PowerCycle"]), pytest.param("ipmi", ["off", "on"], marks=pytest.mark.variation)])
+    ("redfish", ["PowerCycle"]), ("ipmi", ["off", "on"])])
 def test_the_power_is_switched_by_whom_the_variable_names(
     in_words: Hosts, tmp_path: Path, via: str, asked: List[str]
 ) -> None:
@@ -202,6 +217,7 @@ def test_the_power_is_switched_by_whom_the_variable_names(
     assert in_words.calls("gpu_health") == 3, "what was done is written down, and looked at"
 
 
+@pytest.mark.variation
 def test_a_power_cycle_that_did_not_come_mends_nothing(in_words: Hosts, tmp_path: Path) -> None:
     """As where another host's power was switched."""
     site, told, done = switched(in_words, tmp_path, "redfish", [CYCLE])

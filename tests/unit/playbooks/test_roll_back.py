@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping
 
 import pytest
-from canned import Hosts, planned
+from canned import WAY, Hosts, planned
 from cluster_objects import node
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 
 PACKAGES = Step("driver", "packages.install", "driver 595.91.07", "Driver 595.", Disruption.driver_reload)
-WAY = {"version": "580.178.04", "kernel_module": "open", "source": "distribution", "how": "archive", "why": ""}
 FINE = {"changed": True, "reboot_required": False, "applied": ["driver/packages.install/driver 580.178.04"]}
 
 
@@ -55,6 +54,7 @@ def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned
     assert told.count("it does not build Rolled back to driver 580.178.04") >= 1, told
 
 
+@pytest.mark.variation
 def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
     told = site(in_words, {"gpu_driver": [FINE, FINE, failed("it does not build"), failed("apt is gone")]})
     both = "it does not build The way back to driver 580.178.04 failed, too: apt is gone"
@@ -62,11 +62,12 @@ def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
 
 
 @pytest.mark.parametrize("way, canned, variables", [
-    ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {}),
+    pytest.param({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]},
+                 {}, marks=pytest.mark.variation),
     pytest.param(WAY, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False},
                  marks=pytest.mark.variation),
     (WAY, {"gpu_driver": FINE, "container_runtime": failed("it fails")}, {}),
-    (WAY, {"gpu_driver": [FINE, FINE, REFUSED, FINE]}, {}),
+    pytest.param(WAY, {"gpu_driver": [FINE, FINE, REFUSED, FINE]}, {}, marks=pytest.mark.variation),
 ], ids=["no way back", "not wanted", "not the driver's failure", "refused before anything changed"])
 def test_else_the_host_stays_as_the_failure_left_it(
     in_words: Hosts, way: Mapping[str, str], canned: Dict[str, Any], variables: Dict[str, Any]
@@ -76,6 +77,7 @@ def test_else_the_host_stays_as_the_failure_left_it(
     assert "it fails" in reason(in_words) and "olled back" not in reason(in_words)
 
 
+@pytest.mark.variation
 def test_a_plan_without_an_exchange_leads_nowhere_back(in_words: Hosts) -> None:
     in_words.api.state.nodes = [node("gpu-1")]
     told = in_words.site({"gpu_plan": planned(Plan(host="gpu-1", steps=(PACKAGES,))),
@@ -83,6 +85,7 @@ def test_a_plan_without_an_exchange_leads_nowhere_back(in_words: Hosts) -> None:
     assert in_words.calls("gpu_driver") == 3 and "it fails" in reason(in_words), told
 
 
+@pytest.mark.variation
 def test_a_driver_that_cannot_be_prepared_leaves_its_node_in_service_and_the_others_to_theirs(in_words: Hosts) -> None:
     in_words.api.state.nodes = [node("gpu-1"), node("gpu-2")]
     plan = planned(Plan(host="gpu-1", steps=(PACKAGES,)))

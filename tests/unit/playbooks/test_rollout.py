@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import time
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 import canned
 import pytest
+import store_client
+from clock import Time
 from controller import Controller
 from documentation import returned, undocumented
+from object_store import Store
 from real_api import RealApi, node, watched
 
+from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import ActionModule
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, digest
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, read_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, Answer, read_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host
 
 MODULE = "gpuops.nvidia.gpu_rollout"
 PATH = "/api/v1/namespaces/%s/configmaps/gpuops-rollout"
@@ -192,7 +203,7 @@ def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi
                        "interval": 1}, "when": "inventory_hostname == rollout.order[1]", "vars": {
                  "other": "{{ {'clusters': [rollout.clusters[0] | combine({'options': "
                           "rollout.clusters[0].options | combine({'aim': 'other'})})]} }}"}},
-             {MODULE: {"state": "closed", "run": "b", "from_variables": True}, "run_once": True}]
+             *({MODULE: {"state": "closed", "run": run, "from_variables": True}, "run_once": True} for run in "ba")]
     results = controller.tasks(tasks, **whole)
     (waits,) = [each for each in results[2] if not each.get("skipped")]
     assert not waits["started"] and waits["waiting"]["cause"] == "rollout" and waits["waited"] >= 1
@@ -200,7 +211,69 @@ def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi
     assert "has another rollout open" in waits["waiting"]["why"]
     assert list(undocumented(waits, returned("gpu_rollout"))) == []
     assert [run["run"] for run in results[3][0]["open"]["runs"]] == ["a@" + socket.gethostname()]
-    assert [slot["state"] for slot in results[3][0]["held"]] == [WORKING]
+    for closed, told in ((results[3][0], False), (results[4][0], True)):
+        (slot,) = closed["held"]
+        assert slot["state"] == WORKING and ("what became of it is not known" in slot["told"]) == told
+
+
+def test_what_has_a_place_is_asked_for_first_whoever_began_with_it(
+    controller: Controller, real: RealApi, namespace: str
+) -> None:
+    """Hosts that wait for it would keep it from the forks."""
+    add_nodes(real, names(4))
+    given = variables(real, namespace, gpu_rollout_canaries="none")
+    results = controller.tasks([
+        {MODULE: {"state": "planned", "run": "a", "from_variables": True}, "register": "rollout", "run_once": True},
+        {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True},
+         "when": "inventory_hostname == rollout.order[2]"},
+        {MODULE: {"state": "planned", "run": "b", "from_variables": True}, "run_once": True}],
+        hosts=names(4), variables=given)
+    before, after = (results[number][0]["order"] for number in (0, 2))
+    assert after == [before[2], before[0], before[1], before[3]]
+
+
+def test_who_is_taken_with_a_host_is_seen_once_a_server_that_is_away_is_back() -> None:
+    """It has its place by then, and others of its unit may be at work."""
+    passing, server = Time(), store_client.StoreClient(Store())
+
+    def away(_number: int) -> None:
+        if passing.now < 100:
+            raise store_client.no_answer()
+
+    server.before = away
+    budget = Budget(server, "gpuops", "gpus", NodeReading(), lambda run: True, clock=passing.clock,
+                    sleep=passing.sleep)
+    action = ActionModule.__new__(ActionModule)
+    action._host = "h1"
+    hosts = {name: Host(name, "n-" + name) for name in ("h1", "h2", "h3")}
+    of_unit: Any = SimpleNamespace(hosts=tuple(hosts))
+    rollout: Any = SimpleNamespace(hosts=hosts)
+    assert action._together(budget, "gpus", rollout, of_unit, Answer(before={"n-h1": None, "n-h2": None})) == ["h2"]
+
+
+@pytest.mark.variation
+def test_a_run_that_was_killed_says_of_none_of_its_hosts_that_it_waits_still(
+    controller: Controller, real: RealApi, namespace: str
+) -> None:
+    """The processes of its tasks live on: of one that has its place and is at work, and of one that waits."""
+    add_nodes(real, names(2))
+    path = controller.directory / "run.yml"
+    path.write_text(RUN.replace("sleep 0.2", "sleep 60").replace("interval: 1}", "interval: 1, lease_seconds: 4}"))
+
+    def seen() -> Mapping[str, datetime]:
+        found = real.client().find(PATH % namespace) or {}
+        opened = read_record((found.get("data") or {}).get("record", "")).pool("gpus").rollout
+        return {name: run.seen for name, run in opened.runs.items()} if opened is not None else {}
+
+    run = controller.start(str(path), hosts=names(2), variables=variables(real, namespace))
+    begun, _there = wait_for(seen, bool, 60, 0.2)
+    goes_on, _in_time = wait_for(seen, lambda now: now != begun, 30, 0.2)
+    assert goes_on != begun, "it says so while it waits"
+    run.send_signal(signal.SIGKILL)
+    time.sleep(2)
+    then = seen()
+    time.sleep(4)
+    assert seen() == then
 
 
 def test_check_mode_says_what_would_be_and_writes_nothing(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
-from canned import Hosts, planned
+from canned import WAY, Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
 from controller import Controller
@@ -17,7 +17,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import Slot, read_record
 
 STEP = Step("driver", "packages.install", "driver 595.91.07", "Driver 595.", Disruption.driver_reload)
-WAY = {"version": "580.178.04", "kernel_module": "open", "source": "distribution", "how": "archive", "why": ""}
 LABELS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}
 # What happens to the node in the midst of a task, and what comes of the task then. By its own clock the other run sees
 # the Lease run out.
@@ -115,6 +114,7 @@ def test_a_driver_is_not_rolled_back_under_the_run_that_has_the_node(stopped: St
     assert stopped.slots == {}
 
 
+@pytest.mark.variation
 def test_nor_under_the_pods_of_an_admin_who_uncordoned_the_node(stopped: Stopped) -> None:
     stopped.meanwhile("gpu_validation", FAILED, uncordons=True)
     told = stopped.change()
@@ -123,6 +123,7 @@ def test_nor_under_the_pods_of_an_admin_who_uncordoned_the_node(stopped: Stopped
     assert stopped.slots["gpu-1"].state == "failed" and "level 1 fails" in stopped.slots["gpu-1"].reason
 
 
+@pytest.mark.variation
 def test_one_that_another_run_has_when_its_turn_comes_is_left_to_it(stopped: Stopped) -> None:
     stopped.meanwhile("gpu_driver", FINE)
     told = stopped.site({"gpu_plan": planned(Plan(host="gpu-1", steps=(STEP,)))}, gpu_components=[],

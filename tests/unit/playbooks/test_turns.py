@@ -11,11 +11,17 @@ from typing import Mapping
 
 import pytest
 from canned import Hosts, planned
+from cluster_objects import pod
 from sites import CHANGE, MODULE, NOTHING, Site, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 OF_CLIQUE = {**CHANGE, "change": {**CHANGE["change"], "clique": "c.1"}}
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+NEVER_ALLOWS = {
+    "metadata": {"name": "web", "namespace": "team", "generation": 1},
+    "spec": {"selector": {"matchLabels": {"app": "web"}}},
+    "status": {"observedGeneration": 1, "expectedPods": 1, "desiredHealthy": 1, "currentHealthy": 1}}
 UNPREPARED = {"failed": True, "changed": False, "msg": "no such kernel headers"}
 # The first host that asks for a place
 NOT_ANSWERED = '''
@@ -74,6 +80,7 @@ def test_the_plan_names_who_would_not_be_changed(in_words: Hosts) -> None:
     assert "-e gpu_plan_dir='my plans' -e gpu_approved_fleet=" in done.stdout + done.stderr
 
 
+@pytest.mark.variation
 def test_hosts_of_no_cluster_keep_windows_and_order(in_words: Hosts) -> None:
     now = datetime.now(timezone.utc)
     site = Site(in_words, names(2))
@@ -90,6 +97,7 @@ def test_hosts_of_no_cluster_keep_windows_and_order(in_words: Hosts) -> None:
     assert begun[0] == canary and set(begun) == set(names(2))
 
 
+@pytest.mark.variation
 def test_hosts_where_nothing_is_to_be_done_are_not_lost_and_one_that_is_not_answered_neither(in_words: Hosts) -> None:
     """With more hosts than forks, as every fleet has."""
     in_words.around("gpu_rollout", NOT_ANSWERED)
@@ -120,6 +128,20 @@ def test_a_clique_of_which_one_cannot_be_prepared_is_left_whole(in_words: Hosts,
     assert "[rollout.unit_incomplete]" in done.stdout, done.stdout
 
 
+@pytest.mark.variation
+def test_a_clique_whose_second_node_s_budget_cannot_be_met_is_left_whole(in_words: Hosts) -> None:
+    """No node of it is cordoned, whichever host asks first. That the pod has a GPU only its own host has seen."""
+    site = Site(in_words, names(3))
+    in_words.api.state.pods = [pod("a"), pod("b", gpus=0, node_name="gpu-2", labels={"app": "web"})]
+    in_words.api.state.lists[BUDGETS] = [NEVER_ALLOWS]
+    done = site.run({"gpu-1": {"gpu_plan": OF_CLIQUE}, "gpu-2": {"gpu_plan": {**OF_CLIQUE, "holders": ["team/b"]}},
+                     "gpu-3": {"gpu_plan": CHANGE}}, gpu_rollout_limit=3, gpu_rollout_canaries="none")
+    assert done.returncode == 2 and site.changed() == ["gpu-3"] and site.held() == {}, done.stdout
+    assert "[cluster.budget_never_allows]" in done.stdout and "nodes gpu-1, gpu-2, which are" in done.stdout
+    assert {path for method, path in in_words.writes() if path.startswith("/api/v1/nodes/")} == {"/api/v1/nodes/gpu-3"}
+    assert {each["metadata"]["name"] for each in in_words.api.state.pods} == {"a", "b"}
+
+
 def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words: Hosts, checks: str) -> None:
     """The canary fails its check. Done again, nothing is to be done there: it stays out of service until a person has
     said that it was looked at, and stops the others."""
@@ -128,7 +150,9 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
                      "--forks", "1", gpu_rollout_checks=checks, gpu_rollout_limit=3)
     (failed,) = site.changed()
     assert "Rolled back to driver 570.1" in first.stdout or "could not be rolled back" in first.stdout, first.stdout
-    assert "-m gpuops.nvidia.gpu_rollout -a" in first.stdout and site.held()[failed] == "failed"
+    _before, _name, at_the_end = first.stdout.partition("PLAY [Say what is out of service]")
+    assert failed + " is out of service, its change has failed" in at_the_end, first.stdout
+    assert "-m gpuops.nvidia.gpu_rollout -a" in at_the_end and site.held()[failed] == "failed"
     canned = {failed: {"gpu_plan": NOTHING}, **{name: {"gpu_plan": CHANGE} for name in names(3) if name != failed}}
     again = site.run(canned, gpu_rollout_limit=3)
     assert again.returncode == 2 and site.changed() == [failed] and site.cordoned() == [failed]
@@ -144,6 +168,7 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
     assert site.cordoned() == [] and site.changed() == names(3)
 
 
+@pytest.mark.variation
 def test_a_failure_is_written_down_though_its_node_cannot_be_kept(in_words: Hosts) -> None:
     in_words.around("gpu_node_custody", NOT_KEPT)
     site = Site(in_words, names(1))

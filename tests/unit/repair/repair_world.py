@@ -12,8 +12,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Ho
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import POD
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.recovery import satisfies
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.recovery import OUT, REBOOT, RELOAD, satisfies
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.reset_plan import Resettable
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.catalogue import SICK
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import (
     GPU,
     HOST,
@@ -45,7 +46,8 @@ class World(world.World):
     findings: open ones, by key.
     attempts: what was tried.
     now:      seconds since 1970. boots: how many there were. looked: in which of them the last look was, -1 for none.
-    loads:    how often the driver was loaded anew. looked_at: which load the last look has seen.
+    loads:    how often the driver was loaded anew. looked_at: which load the last look has seen. given_up: which one is
+              to be replaced, -1 for none.
     resets:   {address: what a reset of the GPU takes}, where that is not as of a Hopper that answers.
     """
 
@@ -59,6 +61,7 @@ class World(world.World):
     looked: int = 0
     loads: int = 0
     looked_at: int = 0
+    given_up: int = -1
     resets: Dict[str, Resettable] = field(default_factory=dict)
     services: Tuple[str, ...] = ()
     fabric_runs: bool = False
@@ -83,6 +86,7 @@ class World(world.World):
             findings=tuple(finding for _key, finding in sorted(self.findings.items())),
             boot="boot %d" % self.boots, looked_in="boot %d" % self.looked if self.looked >= 0 else "",
             load="load %d" % self.loads if self.facts.driver_loaded else "", looked_at="load %d" % self.looked_at,
+            given_up=self.given_up == self.loads,
             attempts=tuple(self.attempts), has_record=bool(self.attempts), fabric_runs=self.fabric_runs,
             refusals=(Refusal("repair.record_damaged", "a record", "another", "do"),) if self.is_damaged else (),
             gpus=tuple(self.gpu(gpu.address) for gpu in self.facts.gpus) if answers else (),
@@ -138,6 +142,11 @@ class World(world.World):
 
     def repair_begin(self, step: Step) -> None:
         self._tried(step, BEGUN)
+        if step.parameters["rung"] == RELOAD:
+            self.given_up = self.loads
+        if step.parameters["rung"] == OUT:
+            self.findings = {key: replace(each, remedy=OUT, mended="") if each.kind == SICK and each.subject.key in [
+                part[0] for part in step.parameters["parts"]] else each for key, each in self.findings.items()}
 
     def repair_forget(self, step: Step) -> None:
         self.attempts = []
@@ -188,6 +197,15 @@ class World(world.World):
     def say_loaded_anew(self) -> None:
         """By an activation."""
         self._come("reload")
+
+    def say_run_is_gone(self) -> None:
+        """What is in /run alone."""
+        self.given_up = -1
+
+    def say_untold(self) -> None:
+        """Who has written the last attempt down did not come to tell it."""
+        self.findings = {key: replace(each, remedy=REBOOT) if each.remedy == OUT else each
+                         for key, each in self.findings.items()}
 
     def say_looked(self) -> None:
         self.look()

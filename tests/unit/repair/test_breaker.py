@@ -11,6 +11,7 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.nvidia.plugins.filter.are_many import are_many
 from ansible_collections.gpuops.nvidia.plugins.filter.many_are_sick import many_are_sick
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -85,6 +86,16 @@ def test_what_is_no_limit_is_refused(given: Any) -> None:
     with pytest.raises(GpuOpsError) as raised:
         limits_of(given)
     assert raised.value.code == "repair.breaker_malformed"
+
+
+@pytest.mark.parametrize("failed, hosts, limits, expected", [
+    (2, 2, {}, False), (3, 15, {}, False), (3, 14, {}, True), (3, 14, True, True), (3, 14, "yes", True),
+    (1, 4, {"nodes": 0}, True), (3, 14, {"percent": "30"}, False), (3, 3, {"percent": 100}, False)])
+def test_hosts_that_have_failed_are_many_by_the_same_limits(
+    failed: int, hosts: int, limits: Any, expected: bool
+) -> None:
+    names = ["gpu-%d" % number for number in range(hosts)]
+    assert are_many(names[:failed], names, limits) is expected
 
 
 class TestTheFilter:

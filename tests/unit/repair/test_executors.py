@@ -6,23 +6,62 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 import pytest
 from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
+from simulated_board import VERSION
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import GPU, HOST, Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Known, Service, State
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.state import look_and_keep
+from ansible_collections.gpuops.nvidia.plugins.module_utils.repair import executors, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.attempts import Attempt, Part
+from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.policy import Policy
+from gpulab import silicon
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 PLACES = ("0000:17:00.0", "0000:31:00.0")
 BEGUN = Moment(1_700_000_000.0, "one")
 
+LOOK = """
+import json, sys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.policy import HealthPolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.state import look_and_keep
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute import levels, parent, record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device
+host = Host(sys.argv[1])
+begun = record.kept(host)
+proofs = parent.prove_all([Device(uuid, uuid, True) for uuid in sys.argv[2:]], levels.LEVELS["quick"])
+record.keep(host, begun, "quick", proofs, False)
+state = look_and_keep(host, HealthPolicy())
+print(json.dumps([[[each.code, each.kind, each.remedy, each.subject.uuid] for each in state.findings.values()],
+                  [[each.code, each.cleared_by] for each in state.history]]))
+"""
+
 
 class SickHost(ResetHost):
+    def compute_and_look(self) -> List[Any]:
+        """On this machine's own boot: [what is found, what has ended]."""
+        library = self.root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
+        if not library.exists():
+            library.parent.mkdir(parents=True)
+            library.touch()
+            (library.parent / "libnvidia-ml.so.1").symlink_to(library.name)
+            (self.root / "sys/module/nvidia/version").write_text(VERSION)
+            (self.root / "dev").mkdir(exist_ok=True)
+            (self.root / "dev/kmsg").write_text("6,0,1,-;Linux version 6.12\n")
+            (self.root / "boot-id").write_text(Host().boot())
+            (self.directory / "dev" / "nvidia-uvm").touch()
+        found: List[Any] = self.say(LOOK, str(self.root), *self.uuids())
+        return found
+
     def found(self, *findings: Finding) -> None:
         """Somebody has looked, and has found this."""
         state = State(
@@ -77,6 +116,54 @@ def test_a_sick_gpu_is_reset_and_the_others_go_on(host: SickHost) -> None:
     assert host.mended()[0].startswith("reset of " + PLACES[0]) and host.running() == [DCGM]
     assert host.told(1)["power_limit"] == 65
     assert host.repair()["applied"] == [], "it waits for a compute check"
+
+
+def test_a_gpu_that_computes_wrongly_is_found_reset_and_found_to_be_well(host: SickHost) -> None:
+    assert host.compute_and_look() == [[], []]
+    host.fault("wrong-result", 0)
+    assert host.compute_and_look() == [[["compute", "sick", "reset", host.uuids()[0]]], []]
+    assert host.repair().get("applied") == ["repair/repair.reset/" + PLACES[0]]
+    silicon.clear_faults(host.directory)
+    (attempt,) = host.attempts()
+    assert (attempt["rung"], attempt["end"], attempt["findings"]) == (
+        "reset", "done", ["gpu %s: compute" % host.uuids()[0]])
+    found, ((code, why),) = host.compute_and_look()
+    assert found == [] and code == "compute" and why.endswith(", and a compute check that passed")
+    assert host.repair()["applied"] == []
+
+
+def test_a_gpu_that_goes_on_computing_wrongly_after_resets_gets_the_next_rung(host: SickHost) -> None:
+    host.fault("wrong-result", 0)
+    for _try in range(3):
+        assert host.compute_and_look() == [[["compute", "sick", "reset", host.uuids()[0]]], []]
+        host.repair()
+    assert [each["rung"] for each in host.attempts()] == ["reset", "reset", "reboot"]
+
+
+def test_what_the_driver_asks_for_no_more_once_nobody_has_the_gpu_is_spared(host: SickHost) -> None:
+    host.serve(DCGM, 0)
+    host.told(0, ["persistence", True], ["power_limit", 65])
+    host.found(host.sick(code="recovery_action"))
+    done = host.repair()
+    assert done.get("applied") == ["repair/repair.reset/" + PLACES[0]], done
+    assert [each["end"] for each in host.recorded()] == ["spared"] and host.calls("reset gpu=") == []
+    (attempt,) = host.attempts()
+    assert (attempt["end"], attempt["why"][:24]) == ("done", "the driver asked for no ")
+    assert host.mended() == [], "it has ended, and nothing was done that mends anything else"
+    assert host.running() == [DCGM] and host.told(0)["power_limit"] == 65
+
+
+@pytest.mark.parametrize("others, action", [
+    (["xid 95"], 0), ([], 3), ([], 4), (["slowdown"], 3)])
+def test_what_is_still_asked_for_or_has_another_reason_is_not_spared(
+    host: SickHost, others: List[str], action: int
+) -> None:
+    host.set("gpu.0.recovery_action", action)
+    host.found(host.sick(code="recovery_action"), *(
+        replace(host.sick(code=code), **({"kind": "warning", "remedy": ""} if code == "slowdown" else {}))
+        for code in others))
+    assert host.repair().get("applied") == ["repair/repair.reset/" + PLACES[0]]
+    assert [each["end"] for each in host.recorded()] == ["done"] and len(host.calls("reset gpu=")) == 1
 
 
 def test_what_is_refused_before_anything_is_touched_was_not_tried(host: SickHost) -> None:
@@ -151,6 +238,32 @@ def test_a_damaged_record_stops_the_repair(host: SickHost) -> None:
     host.found(host.sick())
     (host.root / "var/lib/gpuops/repairs.json").write_text("{")
     assert host.repair()["error"]["code"] == "repair.record_damaged" and host.resets() == 0
+
+
+def test_what_the_driver_logs_while_daemons_come_back_is_not_mended_by_the_reset_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "3,%d,%d,-;NVRM: Xid (PCI:0000:17:00): %d, pid=7, name=a, said by the driver\n"
+    (tmp_path / "dev").mkdir()
+    log = tmp_path / "dev/kmsg"
+    log.write_text("3,0,1,-;Linux version 6.12\n" + line % (1, 2, 119))
+    there, policy = Host(str(tmp_path)), Policy()
+    look_and_keep(there, policy.health)
+
+    def reset(_host: Host, _journal: Journal, _act: Any, prepare: Any, ended: Any) -> bool:
+        prepare()
+        ended()
+        with log.open("a") as text:
+            text.write(line % (2, 3, 48))
+        return True
+
+    monkeypatch.setattr(executors, "reset", reset)
+    step = Step("repair", planner.RESETS, PLACES[0], "sick", Disruption.gpu_reset, parameters={
+        "rung": "reset", "parts": [["gpu " + PLACES[0], "", PLACES[0]]], "gpus": [["GPU-1", PLACES[0]]],
+        "divided": False})
+    executors.executors_of(policy)[planner.RESETS](there, Journal(there), step)
+    mended = {each.code: bool(each.mended) for each in look_and_keep(there, policy.health).findings.values()}
+    assert mended == {"xid 119": True, "xid 48": False}
 
 
 @every_part

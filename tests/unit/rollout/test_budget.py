@@ -586,6 +586,12 @@ class TestBeforeItBegins:
         room.nodes["n-h1"] = NodeState("n-h1", ours=True)
         assert self.lasts(room).may_start and room.held() == {"h1"}
 
+    def test_one_that_is_out_of_service_for_its_checks_has_not_begun(self) -> None:
+        room = Room(rollout_of(*fleet(1), **WEDNESDAYS))
+        room.begin("h1")
+        room.nodes["n-h1"] = NodeState("n-h1", ours=True, kept=True)
+        assert self.lasts(room).waiting is not None and room.held() == set()
+
     def test_and_so_does_a_clique_of_which_one_host_is(self) -> None:
         room = Room(rollout_of(*fleet(2, clique="x"), **WEDNESDAYS))
         room.begin("h1")

@@ -29,5 +29,10 @@ def test_a_sign_counts_where_it_is_more_common_among_the_changed(signs: Any, fou
     assert worse_off(signs, ["c2", "c1"], ["u1", "u2", "u3", "u4"]) == found
 
 
+def test_what_the_collection_finds_and_what_the_user_finds_are_words_of_their_own() -> None:
+    signs = {"c1": ["health: xid 63", "Xid 63"], "u1": ["Xid 63"], "u2": ["Xid 63"]}
+    assert worse_off(signs, ["c1", "c2"], ["u1", "u2"]) == {"c1": "health: xid 63"}
+
+
 def test_without_a_measure_whatever_is_found_counts() -> None:
     assert worse_off({"c1": [XID]}, ["c1"], []) == {"c1": XID}

@@ -319,6 +319,24 @@ class TestNow:
         assert str(decision.slots) == "0 of 2 free; 1 failed (h1); 1 half done (h2)"
         assert starting(decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}, done={"h2"}))) == ["host h3"]
 
+    @pytest.mark.parametrize("number", [0, 2])
+    def test_what_turns_out_to_be_half_done_waits_for_no_canary_that_waits_for_its_place(self, number: int) -> None:
+        """The run that had begun with it was at work still when the order was made."""
+        rollout = rollout_of(hosts(3), Policy(limit=Limit(1)))
+        name = order(rollout)[number]
+        decision = decide(rollout, present(half_done={name.partition(" ")[2]}))
+        assert starting(decision) == [name] and set(waits(decision)) == set(order(rollout)) - {name}
+
+    @pytest.mark.parametrize("known", [True, False], ids=["with the plan", "since"])
+    def test_a_clique_of_which_one_is_kept_for_its_checks_goes_before_no_canary(self, known: bool) -> None:
+        """A host of its own that is kept takes nothing out of service, and has a place that canaries may wait for."""
+        fleet = [host("h1", clique="x", half_done=known, kept=known), host("h2", clique="x", jobs=jobs(2)),
+                 host("h3", half_done=known, kept=known), host("h4")]
+        rollout = rollout_of(fleet, Policy(limit=Limit(4)))
+        decision = decide(rollout, present(half_done={"h1", "h3"}, kept={"h1", "h3"}))
+        assert "host h3" in starting(decision) and waits(decision)["clique x"][0] == "canary"
+        assert "clique x" in starting(decide(rollout, present(half_done={"h1", "h2"}, kept={"h1"})))
+
     def test_what_failed_by_another_policy_keeps_its_place_and_may_be_tried_by_this_one(self) -> None:
         rollout = rollout_of(hosts(3), Policy(limit=Limit(1), canaries=NO_CANARY))
         decision = decide(rollout, present(failed_before={"h2": "x"}))

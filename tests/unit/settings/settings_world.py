@@ -26,6 +26,7 @@ BOARDS: Dict[str, Tuple[str, str, int, Tuple[int, int, int], Tuple[int, int]]] =
     "a30": ("NVIDIA A30", "20b7", 7, (100, 165, 165), (1440, 1215)),
     "t4": ("Tesla T4", "1eb8", 6, (60, 70, 70), (1590, 5001)),
     "v100": ("Tesla V100-SXM2-16GB", "1db1", 5, (150, 300, 300), (1530, 877)),
+    "p100": ("Tesla P100-SXM2-16GB", "15f9", 4, (150, 300, 300), (1480, 715)),
     "a40": ("NVIDIA A40", "2235", 7, (100, 300, 300), (1740, 7251)),
 }
 FRESH = {"persistence": False, "compute_mode": "default", "gpu_clocks": None, "memory_clocks": None}
@@ -58,6 +59,7 @@ class World(world.World):
     gpus:   as they are.
     former: what is noted of our changes of each.
     gone:   those that have fallen off.
+    elsewhere: GPUs of the machine whose disk was copied.
     driver: the loaded one.
     fabric_runs: whether the fabric manager does.
     unfinished: what a reset of a killed run has left to be brought back.
@@ -68,6 +70,7 @@ class World(world.World):
     gpus: List[Gpu] = field(default_factory=lambda: [gpu("h100", 0), gpu("h100", 1)])
     former: Dict[str, Dict[str, Change]] = field(default_factory=dict)
     gone: List[Gpu] = field(default_factory=list)
+    elsewhere: Tuple[str, ...] = ()
     driver: str = "580.126.09"
     fabric_runs: bool = False
     unfinished: Tuple[Step, ...] = ()
@@ -80,7 +83,7 @@ class World(world.World):
         absent = policy.state == "absent"
         seen = Observation(
             fabric_runs=self.fabric_runs, unfinished=self.unfinished, former=dict(self.former),
-            files=self.state((boot.SCRIPT, boot.UNIT_FILE)),
+            elsewhere=self.elsewhere, files=self.state((boot.SCRIPT, boot.UNIT_FILE)),
             enabled=boot.UNIT in self.enabled,
             restore=tuple(restore_step("settings", path, self.files.get(path), before)
                           for path, before in sorted(self.originals.items())) if absent else ())
@@ -199,6 +202,11 @@ class World(world.World):
 
     def say_gone(self, index: str) -> None:
         self.gone.append(self.gpus.pop(int(index)))
+
+    def say_copied(self, *boards: str) -> None:
+        """The disk is a copy, in a machine that has these boards."""
+        self.elsewhere = tuple(self.former)
+        self.gpus = [replace(gpu(board, index), uuid="GPU-other-%d" % index) for index, board in enumerate(boards)]
 
     def say_reloaded(self) -> None:
         self._lose()

@@ -51,16 +51,18 @@ def test_ecc_is_switched_by_a_reset_and_given_back_by_another(hosts: Hosts) -> N
 
 
 def test_what_others_had_set_is_there_after_the_reset(hosts: Hosts) -> None:
-    """Another's power limit and mode, the daemon of persistence, and a service that watches all GPUs."""
+    """Another's power limit, mode, clocks and accounting, the daemon of persistence, and who watches all GPUs."""
     host = hosts()
     host.serve(PERSISTENCED, 0, 1)
     host.serve(DCGM, 0, 1)
     for gpu in range(2):
-        host.told(gpu, ["power_limit", 65], ["compute_mode", "exclusive_process"])
+        host.told(gpu, ["power_limit", 65], ["compute_mode", "exclusive_process"], ["application_clocks", [5001, 900]],
+                  ["accounting", True])
     before = [{**host.told(gpu), "ecc": None, "ecc_pending": None} for gpu in range(2)]
     assert host.apply(gpus=[{"match": [host.uuids()[0]], "ecc": False}])["applied"]
     assert [{**host.told(gpu), "ecc": None, "ecc_pending": None} for gpu in range(2)] == before
     assert before[0]["persistence"] and before[1]["power_limit"] == 65
+    assert before[0]["accounting"] and before[0]["application_clocks"] == [5001, 900]
     assert host.running() == sorted([DCGM, PERSISTENCED])
     assert host.memory("reset") == {}
 

@@ -14,6 +14,9 @@ import pytest
 from simulated_board import VERSION, SimulatedBoard, built
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.settings import boot, notes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.policy import ARGUMENTS, policy_of
 from gpulab import silicon
 
@@ -125,6 +128,25 @@ def test_what_is_set_is_so_stays_so_and_is_given_back(tmp_path: Path) -> None:
     assert (node.board(0, "locked_gpu_clocks"), node.ask(0)["compute_mode"]) == ("", "default")
     assert not (node.root / "var/lib/gpuops/settings-restore").exists()
     assert node.apply(state="absent")["applied"] == []
+
+
+@pytest.mark.parametrize("clocks, deferred, is_locked", [
+    ({"gpu_clocks": [1200, 1980]}, False, True), ({"gpu_clocks": [1200, 1500]}, False, False), ({}, False, False),
+    ({"gpu_clocks": [1200, 1980], "memory_clocks": [810, 2619]}, True, True)])
+def test_a_boot_locks_the_clocks_of_the_script_and_not_those_that_were_set_before_it(
+    tmp_path: Path, clocks: Dict[str, Any], deferred: bool, is_locked: bool
+) -> None:
+    """A run may be killed after it has set them, and before it has written them for the next boot."""
+    host = Host(str(tmp_path))
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    journal = Journal(host)
+    notes.note_locked(host, journal, "GPU-1", {"gpu_clocks": [1200, 1980]})
+    found = notes.locked(journal.recall(notes.NAME), notes.load_of(host), notes.restored(host), ())
+    assert found == {"GPU-1": {"gpu_clocks": [1200, 1980]}}
+    host.write(boot.SCRIPT, boot.script_text([("GPU-1", {"persistence": True, **clocks}, deferred)], []))
+    host.write(boot.STAMP, "GPU-1 %s\n" % notes.number_of_load(host))
+    found = notes.locked(journal.recall(notes.NAME), "another load", notes.restored(host), ())
+    assert found == ({"GPU-1": {"gpu_clocks": [1200, 1980]}} if is_locked else {})
 
 
 def test_without_persistence_a_limit_goes_with_the_last_process(tmp_path: Path) -> None:

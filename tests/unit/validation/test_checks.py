@@ -317,7 +317,7 @@ def test_what_is_contained_lets_work_go_on() -> None:
     sick = evidence(nvml=NvmlReading(gpus=(gpu(0, remap_pending=True), gpu(1, ecc_uncorrected=3))))
     check = check_named("memory_health", sick)
     assert check.status == "passed"
-    assert check.evidence == ("GPU 0 (0000:07:00.0): a row of memory is remapped at the next reset; "
+    assert check.evidence == ("GPU 0 (0000:07:00.0): a row or a page of memory is taken out of use at the next reset; "
                               "GPU 1 (0000:0f:00.0): 3 uncorrected ECC errors since the driver was loaded")
 
 

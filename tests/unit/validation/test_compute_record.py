@@ -36,7 +36,7 @@ def asleep() -> Iterator[int]:
 
 
 def keep(host: Host, *proofs: Proof, level: str = "standard") -> None:
-    record.keep(host, level, proofs, only_left=False)
+    record.keep(host, record.kept(host), level, proofs, only_left=False)
 
 
 def trusted(host: Host, level: str = "quick", device: Device = DEVICE) -> Any:
@@ -79,6 +79,29 @@ def test_a_reset_that_is_no_step_ends_what_was_proved_too(host: Host) -> None:
     assert trusted(host) is None
 
 
+def test_what_passed_beside_a_reset_or_a_step_may_have_passed_before_it(host: Host) -> None:
+    """A validation takes no lock: others work on the host while it goes from one GPU to the next."""
+    for disturb in (lambda: resets.begin(host, "repair", "Xid 62", [("GPU-1", "0000:17:00.0")]),
+                    lambda: host.append("/var/lib/gpuops/journal.jsonl", "{}")):
+        begun = record.kept(host)
+        disturb()
+        record.keep(host, begun, "quick", [WELL], False)
+        assert trusted(host) is None
+        record.keep(host, begun, "quick", [WRONG], False)
+        record.keep(host, begun, "quick", [WELL], False)
+        assert "GPU-1" in record.kept(host)["failed"], "what fails is never lost, nor lifted by what passed before"
+        keep(host, WELL)
+        assert trusted(host) == WELL and record.kept(host)["failed"] == {}
+
+
+def test_what_was_computed_with_another_load_of_the_driver_says_nothing_of_this_one(host: Host, asleep: int) -> None:
+    begun = record.kept(host)
+    os.rename(host.path("/sys/module/nvidia"), host.path("/sys/module/before"))
+    os.mkdir(host.path("/sys/module/nvidia"))
+    record.keep(host, begun, "quick", [WRONG, Proof(Device("GPU-2", "GPU 2"), call="cuInit", left=asleep)], False)
+    assert record.kept(host)["failed"] == {} and "GPU-2" in record.kept(host)["left"]
+
+
 WRONG = Proof(DEVICE, wrong=(Wrong("prove", "multiprocessor 3"),))
 
 
@@ -103,7 +126,8 @@ def test_what_failed_goes_on_to_count_until_it_passes(host: Host) -> None:
 
 
 def test_in_check_mode_only_what_hangs_is_written_down(host: Host, asleep: int) -> None:
-    record.keep(host, "quick", [WELL, Proof(Device("MIG-1", "MIG", gpu="GPU-7"), call="cuInit", left=asleep)], True)
+    hanging = Proof(Device("MIG-1", "MIG", gpu="GPU-7"), call="cuInit", left=asleep)
+    record.keep(host, record.kept(host), "quick", [WELL, hanging], True)
     assert trusted(host) is None
     found = record.hanging(record.kept(host), Device("MIG-2", "its neighbour", gpu="GPU-7"))
     assert found is not None and judged(found).status == "failed"
@@ -137,7 +161,9 @@ def test_a_child_that_hangs_is_remembered_as_long_as_it_does(host: Host, asleep:
     assert record.hanging(record.kept(host), DEVICE) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 7}', '{"schema": 1, "driver": "x"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 7}', '{"schema": 1, "driver": "x"}', *(
+    '{"schema": 1, "%s": %s}' % (name, part) for name in ("passed", "failed", "failed_at", "left")
+    for part in ('null', '"x"', '[1]', '{"GPU-1": null}', '{"GPU-1": {"a": 1}}', '{"GPU-1": ["x", 1]}'))])
 def test_a_record_that_cannot_be_read_is_none(host: Host, text: str) -> None:
     host.make_directory("/run/gpuops", 0o700)
     host.write(record.PATH, text)

@@ -13,6 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.l
     sheet_of,
     too_slow,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.verdict import judged
 
 # MB/s that NVIDIA's DCGM v4.5.3 wants of device memory (nvvs/diag-skus.yaml.in), which is three quarters of what it has
 # measured. Its figures for A100-SXM4-40GB (137,500) and H200-SXM (2,333) are not among them: nothing fails these.
@@ -65,5 +67,10 @@ def test_an_h100_in_any_sound_host_passes(rates: Dict[str, float]) -> None:
     assert too_slow(sheet_of("NVIDIA H100 80GB HBM3"), rates) == ()
 
 
-def test_a_board_without_a_data_sheet_is_not_judged() -> None:
-    assert too_slow(sheet_of("NVIDIA GeForce RTX 4090"), {"memory": 1.0, "to_device": 0.1}) == ()
+def test_a_board_without_a_data_sheet_is_not_judged_and_tells_its_rates() -> None:
+    rates = {"memory": 1.0, "to_device": 0.1}
+    assert too_slow(sheet_of("NVIDIA GeForce RTX 4090"), rates) == ()
+    proof = Proof(Device("GPU-1", "GPU 1"), board="NVIDIA GeForce RTX 4090", multiprocessors=128, seen=128, rates=rates)
+    status, evidence, _remedy = judged(proof)
+    assert (status, proof.to_dict()["rates"]) == ("passed", rates)
+    assert "its memory 1.0 GB/s" in evidence and "copies to it 0.1 GB/s" in evidence

@@ -17,6 +17,7 @@ from simulated_board import SimulatedBoard
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.carried import line_of, proof_in
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.in_container import lacking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.compute.model import Device, Proof, Wrong
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
     NOBODY,
@@ -109,12 +110,15 @@ class TestInAContainer:
         check = container.computed()
         assert check.status == "failed" and "(803)" in check.evidence and "cdi_spec" in check.remedy, check
 
-    @pytest.mark.parametrize("code, remedy", [(999, "/dev/nvidia-uvm"), (34, "stub"), (804, "cuda-compat")])
+    @pytest.mark.parametrize("code, remedy", [
+        (999, "/dev/nvidia-uvm"), (34, "stub"), (101, "CUDA_VISIBLE_DEVICES"), (804, "cuda-compat")])
     def test_what_the_library_says_at_once_has_its_remedy(self, container: Container, code: int, remedy: str) -> None:
         container.board.fault("call", None, call="cuInit", code=code, times=0)
         check = container.computed()
         assert check.status == "failed" and "cuInit: " in check.evidence and "(%d)" % code in check.evidence, check
         assert remedy in check.remedy
+        # Of this machine's own, which has no driver
+        assert os.path.exists("/dev/nvidiactl") or "; the container has no /dev/nvidiactl, " in check.evidence, check
 
     def test_an_environment_that_switches_the_compiler_off_is_named(self, container: Container) -> None:
         """It is the container's own, as that of all pods may be."""
@@ -170,6 +174,54 @@ class TestInAContainer:
         pod = container.ran([])
         assert pod_got_its_device(pod, 1.0, False).status == "passed"
         assert container.log.read_text() == "nvidia0 \n"
+
+
+# Two GPU instances, the second of which is shared by two compute instances, and the minors of their nodes
+DIVIDED = {"gi1": 300, "gi1/ci0": 301, "gi2": 309, "gi2/ci0": 310, "gi2/ci1": 311}
+WHOLE, CAP = ("nvidiactl", "nvidia-uvm", "nvidia3"), "nvidia-caps/nvidia-cap%d"
+
+
+def given(root: Path, *nodes: str, divided: bool) -> Path:
+    """A container with these nodes on a host whose GPU 3 is divided, or is not."""
+    for name in nodes:
+        (root / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "dev" / name).touch()
+    for name, minor in DIVIDED.items() if divided else ():
+        instance = root / "proc/driver/nvidia/capabilities/gpu3/mig" / name
+        instance.mkdir(parents=True)
+        (instance / "access").write_text("DeviceFileMinor: %d\nDeviceFileMode: 292\n" % minor)
+    return root
+
+
+@pytest.mark.parametrize("nodes", [(300, 301), (309, 311)])
+def test_a_container_that_was_given_a_mig_device_lacks_nothing(tmp_path: Path, nodes: Sequence[int]) -> None:
+    assert lacking(str(given(tmp_path, *WHOLE, *map(CAP.__mod__, nodes), divided=True))) == []
+    assert lacking(str(given(tmp_path / "whole", *WHOLE, divided=False))) == []
+
+
+@pytest.mark.parametrize("node, told", [
+    ("nvidiactl", "/dev/nvidiactl"), ("nvidia-uvm", "/dev/nvidia-uvm"),
+    ("nvidia3", "node of a GPU (/dev/nvidia0 or another)")])
+def test_each_node_that_a_container_was_not_given_is_named(tmp_path: Path, node: str, told: str) -> None:
+    there = [each for each in WHOLE if each != node]
+    assert lacking(str(given(tmp_path, *there, divided=False))) == [told]
+
+
+@pytest.mark.parametrize("node, told", [
+    (301, "{0}300"), (309, "{0}310 or {0}311"),
+    (1, "node of a MIG device ({0}300 with {0}301 or {0}309 with {0}310 or {0}309 with {0}311)")])
+def test_each_node_of_a_mig_device_that_a_container_was_not_given_is_named(
+    tmp_path: Path, node: int, told: str
+) -> None:
+    root = given(tmp_path, *WHOLE, CAP % node, divided=True)
+    assert lacking(str(root)) == [told.format("/dev/nvidia-caps/nvidia-cap")]
+
+
+def test_an_instance_of_which_the_driver_tells_nothing_is_not_said_to_lack(tmp_path: Path) -> None:
+    root = given(tmp_path, *WHOLE, divided=True)
+    for file in root.rglob("access"):
+        file.write_text("")
+    assert lacking(str(root)) == []
 
 
 def test_what_is_handed_over_fits_into_an_argument() -> None:

@@ -14,9 +14,10 @@ Mark    is what another manager has written that is at work on the node (marks.p
 Hold    is the annotation by which an admin says that the node stays cordoned whatever becomes of our claim.
 
 Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node. What fails
-on the way is followed by the way back, in reverse order. Returned: Lease, marks, labels and start-up taint, claims
-withdrawn, Lease gone. Each of them can be killed at any request: what is there then is a Lease that runs out and
-claims that the next run finds on the Node, which takes the node over and completes it.
+on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels, GPUs on offer; the node is
+cordoned still, so that it can be looked at with its components before anybody else's pods come. Returned: Lease, marks,
+labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any request: what is there then
+is a Lease that runs out and claims that the next run finds on the Node, which takes the node over and completes it.
 
 Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
 task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
@@ -43,7 +44,7 @@ from ..client import ApiError, Client, is_outage
 from ..drain.carrying_out import for_anybody
 from ..drain.observation import state_of
 from ..drain.preview import silent_refusal
-from ..labels import NodePolicy, cordoned_by_its_host, plan_node_change, snapshot
+from ..labels import KEPT, NodePolicy, cordoned_by_its_host, plan_node_change, snapshot
 from ..node_changes import MOST_WRITES, change_node, path_of, read_node
 from ..nodes import is_ready
 from ..observation import components_leaving, wait_for_components_gone
@@ -56,6 +57,8 @@ from .run import Run
 
 # Of a run whose node another one has, or may have
 LOST = "cluster.custody_lost"
+# What has become of a node that has its components again and is cordoned still
+ADMITTED = "admitted"
 # Beyond what the drain and the components may take
 MARGIN_SECONDS = 60
 
@@ -79,6 +82,7 @@ class Taking:
     skip_after: seconds past their grace after which components that nobody ends are left behind; 0: never.
     place:      raises GpuOpsError where the run has lost the place among those out of service that it takes the node
                 for. Asked for before the cordon, and after it: whoever counts them from then on sees the cordon.
+    was_taken:  whether this run has taken it before. It has to have it still then, and cordoned.
     """
 
     reason: str = ""
@@ -88,11 +92,12 @@ class Taking:
     uid: str = ""
     skip_after: float = 0
     place: Proof = lambda: None
+    was_taken: bool = False
 
 
 @dataclass(frozen=True)
 class Returning:
-    """How a node is given back.
+    """How a node is given back, or its components are let back to it.
 
     labels:    to have again, and the start-up taint to be without.
     offers:    {resource: count} that it is to offer before it is open to pods. timeout: seconds in which it is to.
@@ -100,7 +105,7 @@ class Returning:
     failures:  checks that have failed, in words; then it stays out of service, and they are its reason.
     uid:       as of Taking; of the Node that was checked.
     was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
-               else has.
+               else has, or lets the components back to it, and it is to offer then what it did when it was taken.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -138,7 +143,8 @@ class Custody:
             return self._foretell_taking(node, act)
         before, way_back = snapshot(node), _WayBack()
         try:
-            node = self._await_end_of_marks(name, act.uid)
+            node = self._await_end_of_marks(name, act.uid, act.was_taken)
+            self._refuse_uncordoned(node, act.was_taken)
             node, drained = self._go(node, act, way_back)
         except Exception as error:
             done, remains = way_back.go()
@@ -153,6 +159,35 @@ class Custody:
         """Have a node for longer, and stop where it is not this run's any more, or somebody has uncordoned it."""
         node = self._check(name, uid, self._lease_seconds)
         return self._result("renewed", node, snapshot(node), ())
+
+    def admit(self, name: str, act: Returning, dry_run: bool = False) -> Dict[str, Any]:
+        """Let the components back to a node that this run has taken, or one that is dead, and wait until it is Ready
+        and offers what it is to. It stays cordoned, and this run's."""
+        node = read_node(self._cluster, name, act.uid)
+        before = snapshot(node)
+        if dry_run:
+            done = change_node(self._cluster, name, act.labels, True, act.uid)
+            told = self._result(ADMITTED, node, done["diff"]["before"], done["notes"], done["diff"]["after"])
+            return {**told, "offers": offers_of(node)}
+        if act.was_taken:
+            return self._admitted(name, act, before)
+        self._holding.acquire(node, self._lease_seconds)
+        try:
+            return self._admitted(name, replace(act, offers=act.offers or _offers(node)), before)
+        except GpuOpsError:
+            # Whoever tries next is not to wait until it runs out
+            _WayBack([("", lambda: self._holding.release(name))]).go()
+            raise
+
+    def _admitted(self, name: str, act: Returning, before: Object) -> Dict[str, Any]:
+        renew = functools.partial(self._holding.renew, name, self._lease_seconds)
+        node = self._await_end_of_marks(name, act.uid, holding=True)
+        self._refuse_uncordoned(node, act.was_taken)
+        notes = change_node(self._cluster, name, act.labels, False, act.uid, node, renew)["notes"]
+        self._await_offers(name, act)
+        node = self._proven(name, act.uid, self._lease_seconds)
+        self._refuse_uncordoned(node, act.was_taken)
+        return {**self._result(ADMITTED, node, before, [*notes, *_of_others(node)]), "offers": offers_of(node)}
 
     def give_back(self, name: str, act: Returning, lease_is_there: Optional[bool] = None,
                   dry_run: bool = False) -> Dict[str, Any]:
@@ -209,7 +244,7 @@ class Custody:
 
     def _go(self, node: Object, act: Taking, way_back: _WayBack) -> Tuple[Object, Dict[str, Any]]:
         name, while_it_drains = str(node["metadata"]["name"]), max(self._lease_seconds, act.timeout + MARGIN_SECONDS)
-        if not self._holding.acquire(node, while_it_drains):
+        if not act.was_taken and not self._holding.acquire(node, while_it_drains):
             way_back.add("Lease of node %s released" % name, lambda: self._holding.release(name))
         renew = functools.partial(self._holding.renew, name, while_it_drains)
         proof = functools.partial(self._holding.prove, name, while_it_drains)
@@ -218,10 +253,11 @@ class Custody:
         act.place()
         node = self._proven(name, act.uid, while_it_drains)
         before, offers = says.claims(node), _offers(node)
-        if self._run.manager not in before:
+        is_new = self._run.manager not in before
+        if is_new:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
-        if surroundings.names_machine(node):
+        if is_new and surroundings.names_machine(node):
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
         self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run), while_it_drains)
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
@@ -312,14 +348,13 @@ class Custody:
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else before it was given back" % name)
         notes += change_node(self._cluster, name, _back(node, act), False, act.uid, node, renew)["notes"]
-        self._await_offers(name, act)
+        if act.offers:
+            self._await_offers(name, act)
         node = self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds)
         return "returned", node, [*notes, *_of_others(node)]
 
     def _await_offers(self, name: str, act: Returning) -> None:
-        """Raises GpuOpsError where the node does not offer in time what it is to offer."""
-        if not act.offers:
-            return
+        """Raises GpuOpsError where the node is not Ready in time, or does not offer what it is to offer."""
         self._holding.renew(name, max(self._lease_seconds, act.timeout + MARGIN_SECONDS))
 
         def missing() -> List[str]:
@@ -338,7 +373,7 @@ class Custody:
             raise GpuOpsError(
                 "cluster.gpus_not_offered",
                 found="node %s offers %s after %d s" % (name, ", ".join(lacks), act.timeout),
-                wanted="what it offered before it was taken, before pods may come to it",
+                wanted="a node that is Ready and offers what it did before it was taken, before pods may come to it",
                 remedy="look at the node's kubelet and at its device plugin's pod, or give it more time "
                 "(`offer_timeout`). Where it is to offer less from now on: kubectl annotate node %s "
                 "gpuops.nvidia.com/offers-" % name,
@@ -353,7 +388,7 @@ class Custody:
         if says.was_uncordoned(node, self._run, act.was_taken):
             notes.append("node %s was uncordoned by somebody else, and is not cordoned again" % name)
             return "uncordoned", self._bring(name, act.uid, says.next_withdrawal, self._lease_seconds, node), notes
-        reason = "Failed: %s" % "; ".join(act.failures)
+        reason = KEPT + "; ".join(act.failures)
 
         def following(there: Object) -> Optional[Apply]:
             return says.claim(there, self._run, reason, offers, True) or says.next_of_others(there, self._run)
@@ -471,7 +506,7 @@ class Custody:
         if not act.failures:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
-            node, self._run, "Failed: %s" % "; ".join(act.failures), _offers(node), True))
+            node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])
@@ -545,9 +580,21 @@ def offers_of(node: Object) -> Dict[str, int]:
     return {name: count for name, count in there.items() if count and is_gpu(name)}
 
 
+def still_to_take(cluster: Client, names: Sequence[str], run: Run) -> List[str]:
+    """Those of some nodes that a run has not cordoned yet. What is drained already, or has been rebooted since, says
+    nothing against the others."""
+    there = ((name, cluster.find(path_of(name))) for name in names)
+    return [name for name, node in there if node is not None and run.manager not in says.claims(node)]
+
+
 def _offers(node: Object) -> Dict[str, int]:
-    """What a node is to offer when it is given back: what it offers, or did before a run took it that is dead."""
+    """What a node is to offer when it is given back: what it offers, or did before a run took it that is dead.
+
+    What that run had divided in another way and let its components offer, it is not to offer as it did before.
+    """
     there, before = offers_of(node), says.offers_before(node)
+    if there.keys() - before.keys():
+        return there
     return {name: max(there.get(name, 0), before.get(name, 0)) for name in sorted(there.keys() | before.keys())}
 
 

@@ -29,12 +29,16 @@ _FLUO_ANNOTATIONS = ("reboot-in-progress", "reboot-ok")
 _FLUO_LABELS = ("before-reboot", "after-reboot")
 # openshift/machine-config-operator, pkg/daemon/constants
 _MCO = "machineconfiguration.openshift.io/"
-# kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation, controllers
+_FENCED = "medik8s' fence agents remediation, which switches the node's power"
+# kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
+# controllers, and medik8s/fence-agents-remediation, api/v1alpha1, now and before
 _TAINTS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler, which is removing the node",
     "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
     "karpenter.sh/disruption": "Karpenter, which is replacing the node",
     "remediation.medik8s.io/self-node-remediation": "medik8s' self node remediation, which is rebooting the node",
+    "remediation.medik8s.io/fence-agents-remediation": _FENCED,
+    "medik8s.io/fence-agents-remediation": _FENCED,
 }
 # kubernetes-sigs/cluster-api, api/core/v1beta2: of a Machine, from the beginning of a change in place to its end
 _MACHINE_CHANGES = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"

@@ -322,9 +322,13 @@ def look(
 
 def drain_node(
     cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, proof: Callable[[], None] = for_anybody,
-    tell: Callable[[str], None] = quiet,
+    tell: Callable[[str], None] = quiet, beside: Optional[Mapping[str, DrainPolicy]] = None,
 ) -> Dict[str, Any]:
-    """The drain of one node as a module's result. dry_run: whether it is only told what would be done."""
-    seen = look(cluster, {node: policy})
+    """The drain of one node as a module's result. dry_run: whether it is only told what would be done.
+
+    beside: other nodes that are to be drained at the same time, each with how: what stands against one of these drains
+            stands against all.
+    """
+    seen = look(cluster, {node: policy, **(beside or {})})
     drain = Drain(cluster, node, policy, tell, proof=proof)
     return drain.ask(seen) if dry_run else drain.run(seen)

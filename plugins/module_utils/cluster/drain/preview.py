@@ -17,7 +17,7 @@ node has is not a matter of its pods. What kubectl does otherwise, docs/drain.md
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
@@ -87,8 +87,15 @@ class Preview:
     def require(self) -> None:
         """Raises GpuOpsError where anything stands against it."""
         if self.refusals:
-            raise GpuOpsError.because(self.refusals, pods=[
+            raise GpuOpsError.because(list(map(self._of_all, self.refusals)), pods=[
                 _told(fate) for fates in self.fates.values() for fate in fates if fate.verdict not in (STAYS, LEFT)])
+
+    def _of_all(self, refusal: Refusal) -> Refusal:
+        """Whoever drains one of several nodes is told that a pod may be on another one."""
+        if len(self.fates) < 2:
+            return refusal
+        return replace(refusal, found="of nodes %s, which are drained at the same time: %s" % (
+            ", ".join(self.fates), refusal.found))
 
     def result(self, node: str) -> Dict[str, Any]:
         """The keys of a module's result about one of the nodes."""

@@ -8,7 +8,6 @@ hangs takes its own child with it and nobody else's.
 from __future__ import annotations
 
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -81,10 +80,7 @@ def _sayer(sender: int) -> Callable[..., None]:
 def _started(device: Device, work: Callable[[int], None], level: Level) -> _Child:
     receiver, sender, process = forked()
     if process == 0:
-        # Where nobody waits for it any more, it ends wherever it is, but in the driver's own sleep
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(level.limit + SILENCE))
-        be_the_child(sender, lambda: work(sender))
+        be_the_child(sender, lambda: work(sender), limit=level.limit + SILENCE)
     os.close(sender)
     return _Child(device, receiver, process)
 
@@ -134,11 +130,14 @@ def _add_peers(found: Dict[str, Proof], level: Level, silence: float) -> None:
     well = [proof for proof in found.values() if proof.is_complete and not proof.wrong and proof.device.whole]
     if len(well) < 2:
         return
-    for attempt in (1, 2):
-        told = _peers([proof.device for proof in well], level, silence)
-        if told is None or not any(_is_suspect(proof) for proof in told.values()) or attempt == 2:
-            break
-    for uuid, proof in (told or {}).items():
+    devices = [proof.device for proof in well]
+    told = _peers(devices, level, silence) or {}
+    if any(_is_suspect(proof) for proof in told.values()):
+        again = {uuid: Proof(proof.device) for uuid, proof in told.items()}
+        again.update(_peers(devices, level, silence) or {})
+        # A byte that was wrong before another pair met a fault stays wrong
+        told = {uuid: replace(proof, wrong=proof.wrong or told[uuid].wrong) for uuid, proof in again.items()}
+    for uuid, proof in told.items():
         mine = found[uuid]
         found[uuid] = replace(
             mine, rates={**mine.rates, **proof.rates}, wrong=proof.wrong, call=proof.call, code=proof.code,

@@ -27,12 +27,13 @@ from ...core.plan import digest
 from ...hardware.loaded import load_of
 from ...hardware.resets import PATH as RESETS
 from ..status import FAILED, PASSED
-from .levels import at_least
+from .levels import NAMES, at_least
 from .model import Device, Proof
 from .verdict import is_of_host, judged
 
 PATH = DIRECTORY + "/compute.json"
 SCHEMA = 1
+_PASSED = {"level", "at", "board", "multiprocessors", "rates"}
 
 
 def kept(host: Host) -> Dict[str, Any]:
@@ -42,7 +43,7 @@ def kept(host: Host) -> Dict[str, Any]:
         found = json.loads(host.read(PATH) or "{}")
     except (ValueError, GpuOpsError):
         found = {}
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not _is_understood(found):
         found = {}
     is_same = found.get("driver") == driver
     left = {uuid: entry for uuid, entry in dict(found.get("left") or {}).items() if _hangs(host, entry)}
@@ -52,9 +53,26 @@ def kept(host: Host) -> Dict[str, Any]:
             "failed_at": dict(found.get("failed_at") or {}) if is_same else {}}
 
 
-def keep(host: Host, level: str, proofs: Sequence[Proof], only_left: bool) -> None:
+def _is_understood(found: Any) -> bool:
+    """One leaf that is another would stop every validation, and every look at the host's health."""
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return False
+    parts = [found.get(name, {}) for name in ("passed", "failed", "failed_at", "left")]
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    passed, failed, failed_at, left = (list(part.values()) for part in parts)
+    return (all(isinstance(each, dict) and each.get("level") in NAMES and _PASSED <= set(each)
+                and isinstance(each["rates"], dict) for each in passed)
+            and all(isinstance(each, str) for each in failed) and all(isinstance(each, int) for each in failed_at)
+            and all(isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)
+                    for each in left))
+
+
+def keep(host: Host, begun: Mapping[str, Any], level: str, proofs: Sequence[Proof], only_left: bool) -> None:
     """Add what was just found. What shows nothing leaves a device what it had.
 
+    begun:     the record as it was before the devices computed. What has passed beside a step or a reset may have
+               passed before that, and proves nothing; nothing counts for another load of the driver.
     only_left: nothing is written down but which children are left behind.
     That it cannot be kept costs the next run its time, and hides nothing of this one.
     """
@@ -63,20 +81,25 @@ def keep(host: Host, level: str, proofs: Sequence[Proof], only_left: bool) -> No
         # Validations take no lock: two may end at once
         with host.guard(GUARD):
             record = kept(host)
+            is_undisturbed = begun["steps"] == record["steps"]
             for proof in proofs:
-                _add(host, record, level, proof, only_left)
+                _add(host, record, level, proof, only_left or begun["driver"] != record["driver"], is_undisturbed)
             host.write(PATH, json.dumps(record, sort_keys=True) + "\n", 0o600)
     except GpuOpsError:
         return
 
 
-def _add(host: Host, record: Dict[str, Any], level: str, proof: Proof, only_left: bool) -> None:
+def _add(
+    host: Host, record: Dict[str, Any], level: str, proof: Proof, only_left: bool, is_undisturbed: bool
+) -> None:
     uuid, verdict = proof.device.uuid, judged(proof)
     if proof.left and proof.call:
         record["left"][proof.device.gpu or uuid] = [proof.left, host.process_started(proof.left)]
     if only_left:
         return
     if verdict.status == PASSED:
+        if not is_undisturbed:
+            return
         record["failed"].pop(uuid, None)
         record["failed_at"].pop(uuid, None)
         record["passed"][uuid] = {"level": level, "at": int(time.time()), "board": proof.board,

@@ -21,5 +21,5 @@ def workshop() -> Workshop:
 
 
 # Built only when they are named, or a host is made of them: what slow tests alone need.
-ON_DEMAND = ("apt-debian-nvidia", "root-trixie", "apt-debian-trixie", "apt-debian-trixie-nvidia",
-             "node-problem-detector")
+ON_DEMAND = ("apt-debian-nvidia", "apt-debian-cloud-init", "root-trixie", "apt-debian-trixie",
+             "apt-debian-trixie-nvidia", "node-problem-detector")

@@ -394,7 +394,7 @@ static int attribute_of(int gpu, const struct device *device, int attribute) {
     switch (attribute) {
     case MULTIPROCESSOR_COUNT: return device->multiprocessors;
     case INTEGRATED: return (int)gpu_number(gpu, 0, "integrated");
-    case COMPUTE_MODE: return (int)gpu_number(gpu, 0, "compute_mode");
+    case COMPUTE_MODE: return (int)compute_mode(device->handle);
     case ECC_ENABLED: return (int)gpu_number(gpu, gpu_number(gpu, 0, "ecc_default"), "ecc");
     case PCI_BUS: return (int)bus;
     case PCI_DEVICE: return (int)slot;
@@ -426,15 +426,14 @@ PUBLIC CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flag
 PUBLIC CUresult cuDevicePrimaryCtxRetain(struct context **context, CUdevice device) {
     CUresult answer = enter(__func__, device);
     long long mode;
-    int gpu, user;
+    int user;
 
     if (answer != CUDA_SUCCESS)
         return answer;
     if (board_open(READING) != 0)
         return CUDA_ERROR_UNKNOWN;
-    gpu = devices[device].handle->gpu;
-    mode = gpu_number(gpu, 0, "compute_mode");
-    user = gpu_user(gpu);
+    mode = compute_mode(devices[device].handle);
+    user = gpu_user(devices[device].handle->gpu);
     board_close();
     if (mode == PROHIBITED || (mode == EXCLUSIVE_PROCESS && user != 0))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;

@@ -249,15 +249,19 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice_t *devic
     return nvmlDeviceGetHandleByPciBusId_v2(text, device);
 }
 
-nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, u32 *index) {
-    nvmlReturn_t answer = begin(__func__, device, ANY_DEVICE, READING);
-    if (answer != SUCCESS)
-        return answer;
-    if (index == NULL)
-        return finish(INVALID_ARGUMENT);
-    *index = index_of(device->gpu);
-    return finish(SUCCESS);
-}
+/* A number that is worked out of `device`. */
+#define NUMBER(call, type, kinds, worked_out)                          \
+    nvmlReturn_t call(nvmlDevice_t device, type *value) {              \
+        nvmlReturn_t answer = begin(__func__, device, kinds, READING); \
+        if (answer != SUCCESS)                                         \
+            return answer;                                             \
+        if (value == NULL)                                             \
+            return finish(INVALID_ARGUMENT);                           \
+        *value = (type)(worked_out);                                   \
+        return finish(SUCCESS);                                        \
+    }
+
+NUMBER(nvmlDeviceGetIndex, u32, ANY_DEVICE, index_of(device->gpu))
 
 /* ---- identity ---- */
 
@@ -343,7 +347,6 @@ NUMBER_PROPERTY(nvmlDeviceGetPowerManagementLimit, u32, "power_limit_w", 1000)
 NUMBER_PROPERTY(nvmlDeviceGetEnforcedPowerLimit, u32, "power_limit_w", 1000)
 NUMBER_PROPERTY(nvmlDeviceGetPowerManagementDefaultLimit, u32, "power_default_w", 1000)
 NUMBER_PROPERTY(nvmlDeviceGetPersistenceMode, u32, "persistence", 1)
-NUMBER_PROPERTY(nvmlDeviceGetComputeMode, u32, "compute_mode", 1)
 NUMBER_PROPERTY(nvmlDeviceGetDisplayActive, u32, "display", 1)
 NUMBER_PROPERTY(nvmlDeviceGetDisplayMode, u32, "display", 1)
 NUMBER_PROPERTY(nvmlDeviceGetVirtualizationMode, u32, "virtualization", 1)
@@ -649,28 +652,16 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, u32 threshol
     return finish(SUCCESS);
 }
 
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, u32 *milliwatts) {
-    long long limit;
-    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
-    if (answer != SUCCESS)
-        return answer;
-    if (milliwatts == NULL)
-        return finish(INVALID_ARGUMENT);
-    limit = gpu_number(device->gpu, 300, "power_limit_w");
-    *milliwatts = (u32)((busy(device->gpu) ? limit * 9 / 10 : limit / 7) * 1000);
-    return finish(SUCCESS);
+static long long milliwatts(int gpu) {
+    long long limit = gpu_number(gpu, 300, "power_limit_w");
+
+    return (busy(gpu) ? limit * 9 / 10 : limit / 7) * 1000;
 }
 
-nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, u64 *millijoules) {
-    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
-    if (answer != SUCCESS)
-        return answer;
-    if (millijoules == NULL)
-        return finish(INVALID_ARGUMENT);
-    *millijoules = (u64)(time(NULL) - board_number(0, "boot.time")) *
-                   (u64)gpu_number(device->gpu, 300, "power_limit_w") * 1000 / 7;
-    return finish(SUCCESS);
-}
+NUMBER(nvmlDeviceGetPowerUsage, u32, IS_DEVICE, milliwatts(device->gpu))
+/* In millijoules, as if it had been idle all the time. */
+NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, IS_DEVICE,
+       (time(NULL) - board_number(0, "boot.time")) * gpu_number(device->gpu, 300, "power_limit_w") * 1000 / 7)
 
 nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, u32 *least, u32 *most) {
     nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
@@ -721,8 +712,16 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, u32 type, u32 *mhz) 
     return clock_property(__func__, device, type, mhz, 1);
 }
 
+/* "memory,graphics" where somebody has set them. */
 nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, u32 type, u32 *mhz) {
-    return clock_property(__func__, device, type, mhz, 1);
+    nvmlReturn_t answer = clock_property(__func__, device, type, mhz, 1);
+
+    if (answer == SUCCESS && begin("", device, IS_DEVICE, READING) == SUCCESS) {
+        if (gpu_text(device->gpu, NULL, "application_clocks") != NULL)
+            sscanf(gpu_text(device->gpu, "", "application_clocks"), type == 2 ? "%u" : "%*u,%u", mhz);
+        finish(SUCCESS);
+    }
+    return answer;
 }
 
 nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, u32 type, u32 *mhz) {
@@ -737,47 +736,19 @@ nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, u32 type, u
     return clock_property(__func__, device, type, mhz, 1);
 }
 
-nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, u32 *state) {
-    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
-    if (answer != SUCCESS)
-        return answer;
-    if (state == NULL)
-        return finish(INVALID_ARGUMENT);
-    *state = (u32)gpu_number(device->gpu, 0, "idle_pstate");
-    if (busy(device->gpu))
-        *state = 0;
-    return finish(SUCCESS);
-}
+NUMBER(nvmlDeviceGetPerformanceState, u32, IS_DEVICE,
+       busy(device->gpu) ? 0 : gpu_number(device->gpu, 0, "idle_pstate"))
 
 nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, u32 *state) {
     return nvmlDeviceGetPerformanceState(device, state);
 }
 
-static nvmlReturn_t clock_reasons(const char *call, nvmlDevice_t device, u64 *reasons, u64 value) {
-    nvmlReturn_t answer = begin(call, device, IS_DEVICE, READING);
-    if (answer != SUCCESS)
-        return answer;
-    if (reasons == NULL)
-        return finish(INVALID_ARGUMENT);
-    *reasons = value;
-    return finish(SUCCESS);
-}
+enum { IDLE_REASON = 1, POSSIBLE_REASONS = 0x1ff };
 
-nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, u64 *reasons) {
-    return clock_reasons(__func__, device, reasons, 1);
-}
-
-nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, u64 *reasons) {
-    return clock_reasons(__func__, device, reasons, 1);
-}
-
-nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device, u64 *reasons) {
-    return clock_reasons(__func__, device, reasons, 0x1ff);
-}
-
-nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device, u64 *reasons) {
-    return clock_reasons(__func__, device, reasons, 0x1ff);
-}
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, IS_DEVICE, gpu_number(device->gpu, IDLE_REASON, "clock_reasons"))
+NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, u64, IS_DEVICE, gpu_number(device->gpu, IDLE_REASON, "clock_reasons"))
+NUMBER(nvmlDeviceGetSupportedClocksEventReasons, u64, IS_DEVICE, POSSIBLE_REASONS)
+NUMBER(nvmlDeviceGetSupportedClocksThrottleReasons, u64, IS_DEVICE, POSSIBLE_REASONS)
 
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, u32 counter, u32 *kilobytes) {
     nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, READING);
@@ -819,8 +790,21 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, u32 mode) {
     return set_mode(__func__, device, "persistence", mode, 1);
 }
 
+NUMBER(nvmlDeviceGetComputeMode, u32, ANY_DEVICE, compute_mode(device))
+
 nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, u32 mode) {
-    return set_mode(__func__, device, "compute_mode", mode, 3);
+    nvmlReturn_t answer = begin(__func__, device, ANY_DEVICE, WRITING);
+    if (answer != SUCCESS)
+        return answer;
+    if (mode > 3)
+        answer = INVALID_ARGUMENT;
+    else if (device->kind == IS_MIG_DEVICE)
+        board_set_number(mode, "gpu.%d.gi.%d.ci.%d.compute_mode", device->gpu, device->gpu_instance,
+                         device->compute_instance);
+    else
+        board_set_number(mode, "gpu.%d.compute_mode", device->gpu);
+    board_log("%s gpu=%d value=%u -> %d", __func__, device->gpu, mode, answer);
+    return finish(answer);
 }
 
 /* ---- locked clocks ---- */
@@ -864,6 +848,30 @@ static long long asked_number(nvmlDevice_t device, long long fallback, const cha
         finish(SUCCESS);
     }
     return number;
+}
+
+nvmlReturn_t nvmlDeviceSetApplicationsClocks(nvmlDevice_t device, u32 memory, u32 graphics) {
+    char text[32];
+    nvmlReturn_t answer = begin(__func__, device, IS_DEVICE, WRITING);
+    if (answer != SUCCESS)
+        return answer;
+    snprintf(text, sizeof text, "%u,%u", memory, graphics);
+    if (memory != gpu_number(device->gpu, 1593, "clock_memory_mhz") ||
+        graphics > gpu_number(device->gpu, 1410, "clock_sm_mhz"))
+        answer = INVALID_ARGUMENT;
+    else
+        board_set(text, "gpu.%d.application_clocks", device->gpu);
+    board_log("%s gpu=%d mhz=%s -> %d", __func__, device->gpu, text, answer);
+    return finish(answer);
+}
+
+NUMBER(nvmlDeviceGetAccountingMode, u32, IS_DEVICE, gpu_number(device->gpu, 0, "accounting"))
+
+/* Of a divided GPU it is off, and stays so. */
+nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, u32 mode) {
+    if (asked_number(device, 0, "mig") != 0)
+        return NOT_SUPPORTED;
+    return set_mode(__func__, device, "accounting", mode, 1);
 }
 
 nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, u32 least, u32 most) {
@@ -1131,8 +1139,10 @@ nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, u32 link, u32 *active
         return answer;
     if (active == NULL)
         return finish(INVALID_ARGUMENT);
-    *active = (u32)links_up(device->gpu);
-    return finish(check_link(device, link));
+    answer = check_link(device, link);
+    if (answer == SUCCESS)
+        *active = links_up(device->gpu) && (gpu_number(device->gpu, 0, "nvlinks_down") >> link & 1) == 0;
+    return finish(answer);
 }
 
 nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, u32 link, u32 *version) {
@@ -1329,7 +1339,9 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, u32 size, unsigned lo
 
 /* ---- reset ---- */
 
-nvmlReturn_t gpusimResetGpu(nvmlDevice_t device) {
+/* by_bus: a reset of another kind, for which a driver may ask (recovery action 6), and which the usual one is not. */
+nvmlReturn_t gpusimResetGpu(nvmlDevice_t device, u32 by_bus) {
+    enum { BUS_RESET = 6 };
     int gpu;
     int user;
     nvmlReturn_t answer = begin("gpusimResetGpu", device, IS_DEVICE, WRITING);
@@ -1348,12 +1360,16 @@ nvmlReturn_t gpusimResetGpu(nvmlDevice_t device) {
         board_remove("gpu.%d.ecc_errors.corrected.volatile", gpu);
         board_remove("gpu.%d.ecc_errors.uncorrected.volatile", gpu);
         board_remove("gpu.%d.remapped.pending", gpu);
-        board_remove("gpu.%d.recovery_action", gpu);
+        if (by_bus || gpu_number(gpu, 0, "recovery_action") != BUS_RESET)
+            board_remove("gpu.%d.recovery_action", gpu);
+        board_remove("gpu.%d.nvlinks_down", gpu);
         board_remove("gpu.%d.compute_mode", gpu);
+        board_remove("gpu.%d.accounting", gpu);
+        board_remove("gpu.%d.application_clocks", gpu);
         board_remove("gpu.%d.power_limit_w", gpu);
         board_remove("gpu.%d.locked_gpu_clocks", gpu);
         board_remove("gpu.%d.locked_memory_clocks", gpu);
     }
-    board_log("reset gpu=%d user=%d -> %d", gpu, user, answer);
+    board_log("reset gpu=%d user=%d%s -> %d", gpu, user, by_bus ? " by its bus" : "", answer);
     return finish(answer);
 }

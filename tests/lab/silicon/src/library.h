@@ -34,6 +34,8 @@ long long fault_number(const char *kind, int gpu, long long fallback, const char
 /* A property of one GPU: its own value, else that of its board. */
 const char *gpu_text(int gpu, const char *fallback, const char *name);
 long long gpu_number(int gpu, long long fallback, const char *name);
+/* A MIG device has its own. */
+long long compute_mode(const struct handle *handle);
 int gpu_count(void);
 int gpu_visible(int gpu);
 /* Does a process other than the caller use this GPU? Its pid, or 0. */

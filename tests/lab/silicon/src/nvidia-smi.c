@@ -797,14 +797,14 @@ static int tell_missing_peers(void) {
     return missing;
 }
 
-static int reset(int all) {
+static int reset(int all, u32 by_bus) {
     int worst = 0;
     char bus[64];
 
     if (tell_missing_peers() > 0)
         return BAD_ARGUMENT;
     for (u32 position = 0; position < gpu_total; position++) {
-        nvmlReturn_t answer = NVML(gpusimResetGpu, nvmlDevice_t)(gpus[position]);
+        nvmlReturn_t answer = NVML(gpusimResetGpu, nvmlDevice_t, u32)(gpus[position], by_bus);
 
         get_bus_id(position, bus, sizeof bus);
         if (answer == SUCCESS) {
@@ -1200,7 +1200,7 @@ static int topology(void) {
 
 struct options {
     const char *ids, *query_gpu, *query_apps, *format;
-    int list, query, reset, version;
+    int list, query, reset, by_bus, version;
     int mig_mode, persistence, compute_mode, power_limit, ecc, deferred_clock;
     int reset_gpu_clocks, reset_memory_clocks, reset_deferred_clock;
     const char *gpu_clocks, *memory_clocks;
@@ -1240,8 +1240,11 @@ static void read_options(int argc, char **argv, struct options *options) {
     for (int i = 1; i < argc; i++) {
         const char *value;
 
-        if (flag_option(argv[i], options))
+        if (flag_option(argv[i], options)) {
+            if (options->reset && i + 1 < argc && strcmp(argv[i + 1], "bus") == 0)
+                options->by_bus = ++i > 0;
             continue;
+        }
         if ((value = value_of(argc, argv, &i, "-i")) != NULL || (value = value_of(argc, argv, &i, "--id")) != NULL)
             options->ids = value;
         else if ((value = value_of(argc, argv, &i, "--query-gpu")) != NULL)
@@ -1308,7 +1311,7 @@ static int act(const struct options *options) {
     if (options->query)
         return query();
     if (options->reset)
-        return reset(options->ids == NULL);
+        return reset(options->ids == NULL, (u32)options->by_bus);
     if (options->mig_mode >= 0)
         return set_mig_mode((u32)options->mig_mode);
     if (options->persistence >= 0)

@@ -194,7 +194,7 @@ typedef struct {
 #define STRUCT_VERSION(size, number) ((u32)((size) | ((u32)(number) << 24)))
 
 /* Not of NVML: what nvidia-smi and the daemons need from the silicon. */
-nvmlReturn_t gpusimResetGpu(nvmlDevice_t device);
+nvmlReturn_t gpusimResetGpu(nvmlDevice_t device, u32 by_bus);
 const char *gpusimLibraryVersion(void);
 nvmlReturn_t gpusimDeferMemoryClock(nvmlDevice_t device, u32 mhz);
 

@@ -101,6 +101,13 @@ long long gpu_number(int gpu, long long fallback, const char *name) {
     return text != NULL && text[0] != '\0' ? strtoll(text, NULL, 0) : fallback;
 }
 
+long long compute_mode(const struct handle *handle) {
+    if (handle->kind == IS_MIG_DEVICE)
+        return board_number(0, "gpu.%d.gi.%d.ci.%d.compute_mode", handle->gpu, handle->gpu_instance,
+                            handle->compute_instance);
+    return gpu_number(handle->gpu, 0, "compute_mode");
+}
+
 int gpu_count(void) {
     return (int)board_number(0, "gpu.count");
 }
@@ -388,11 +395,17 @@ static nvmlReturn_t driver_state(void) {
 
 /* A GPU that no process has open is not initialised, and has then lost what it was told, where nothing keeps it: no
  * persistence mode and no daemon. The board is held. */
+static const char *const lost_settings[] = {
+    "gpu.%d.power_limit_w", "gpu.%d.locked_gpu_clocks", "gpu.%d.locked_memory_clocks", "gpu.%d.application_clocks",
+    "gpu.%d.accounting",
+};
+
 static int has_lost_settings(int gpu) {
-    return gpu_number(gpu, 0, "persistence") == 0 && (board_text(NULL, "gpu.%d.power_limit_w", gpu) != NULL ||
-                                                       board_text(NULL, "gpu.%d.locked_gpu_clocks", gpu) != NULL ||
-                                                       board_text(NULL, "gpu.%d.locked_memory_clocks", gpu) != NULL) &&
-           gpu_user(gpu) == 0;
+    int set = 0;
+
+    for (size_t each = 0; each < sizeof lost_settings / sizeof *lost_settings; each++)
+        set = set || board_text(NULL, lost_settings[each], gpu) != NULL;
+    return set && gpu_number(gpu, 0, "persistence") == 0 && gpu_user(gpu) == 0;
 }
 
 static void forget_lost_settings(void) {
@@ -406,11 +419,9 @@ static void forget_lost_settings(void) {
     if (board_open(WRITING) != 0)
         return;
     for (int gpu = 0; gpu < gpu_count(); gpu++)
-        if (has_lost_settings(gpu)) {
-            board_remove("gpu.%d.power_limit_w", gpu);
-            board_remove("gpu.%d.locked_gpu_clocks", gpu);
-            board_remove("gpu.%d.locked_memory_clocks", gpu);
-        }
+        if (has_lost_settings(gpu))
+            for (size_t each = 0; each < sizeof lost_settings / sizeof *lost_settings; each++)
+                board_remove(lost_settings[each], gpu);
 }
 
 nvmlReturn_t nvmlInitWithFlags(u32 flags) {

@@ -73,7 +73,7 @@ def wants_it_cordoned(acts: List[str]) -> bool:
     return cordoned_by_admin or others
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.sampled_from(ACTS), max_size=9))
 def test_no_cordon_of_others_is_lifted_and_none_of_ours_is_left(server: Api, acts: List[str]) -> None:
     bed = fresh(server)
@@ -91,7 +91,7 @@ def test_no_cordon_of_others_is_lifted_and_none_of_ours_is_left(server: Api, act
         assert not bed.is_open()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.sampled_from(ACTS), max_size=9))
 def test_a_node_that_was_uncordoned_on_purpose_is_not_cordoned_again_by_the_same_run(
     server: Api, acts: List[str]

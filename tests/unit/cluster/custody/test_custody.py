@@ -25,7 +25,9 @@ from custody_bed import (
     taking,
 )
 from custody_cases import (  # noqa: F401
+    STANDSTILL,
     UPGRADE,
+    TestAdmitting,
     TestAStoppedRun,
     TestOptOuts,
     TestOthersAtWork,
@@ -41,6 +43,8 @@ from object_store import Store
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import still_to_take
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -73,6 +77,14 @@ class TestTakingOnTheDouble:
         bed.take("a")
         made = store.get("Namespace", "", NAMESPACE)
         assert made and made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops"
+
+    def test_of_nodes_that_are_taken_together_those_count_that_this_run_has_not_cordoned(
+        self, bed: Bed, store: Store
+    ) -> None:
+        store.put(node("gpu-2"), "kubelet")
+        bed.take("a")
+        for name, still in (("a", ["gpu-2"]), ("b", [NODE, "gpu-2"])):
+            assert still_to_take(bed.client, [NODE, "gpu-2", "gone"], Run(name, "ctrl-1")) == still
 
     def test_check_mode_writes_nothing(self, bed: Bed, store: Store) -> None:
         before, drain = bed.end(), Drained()
@@ -323,6 +335,75 @@ class TestWhoseCordonOnTheDouble:
         assert bed.end() == before and bed.node()["spec"]["podCIDR"]
 
 
+class TestAdmittingOnTheDouble:
+    @staticmethod
+    def says(store: Store, ready: str = "True", **offered: int) -> None:
+        """The kubelet, of itself and of its GPUs. offered: whole ones, and parts."""
+        there = store.get("Node", "", NODE)
+        assert there
+        there["status"]["conditions"][0].update({"status": ready})
+        names = {"gpus": "nvidia.com/gpu", "parts": "nvidia.com/mig-1g.10gb"}
+        there["status"]["allocatable"].update({names[name]: str(count) for name, count in offered.items()})
+
+    @pytest.mark.parametrize("offers", [{"nvidia.com/gpu": 8}, {}], ids=["offered before", "another layout"])
+    def test_it_is_waited_for_until_it_is_ready_whatever_it_is_to_offer(
+        self, bed: Bed, store: Store, offers: Dict[str, int]
+    ) -> None:
+        self.says(store, gpus=8)
+        bed.take("a")
+        self.says(store, "False")
+        error = refused("cluster.gpus_not_offered", bed.admit, "a", offers)
+        assert "offers nothing while it is not Ready after 20 s" in error.found
+        assert not bed.is_open() and bed.holder() == "a@ctrl-1"
+        bed.time.meanwhile = [lambda: self.says(store)]
+        assert bed.admit("a", offers)["offers"] == {"nvidia.com/gpu": 8}
+
+    def test_its_gpus_are_waited_for_and_it_says_what_it_offers(self, bed: Bed, store: Store) -> None:
+        self.says(store, gpus=8)
+        offers = bed.take("a")["offers"]
+        self.says(store, gpus=0)
+        error = refused("cluster.gpus_not_offered", bed.admit, "a", offers)
+        assert "0 of 8 nvidia.com/gpu" in error.found
+        bed.time.meanwhile = [lambda: self.says(store, gpus=8)]
+        assert bed.admit("a", offers)["offers"] == {"nvidia.com/gpu": 8} and not bed.is_open()
+
+    def test_that_of_a_dead_run_is_to_offer_what_it_did_and_is_free_for_the_next_until_it_does(
+        self, bed: Bed, store: Store
+    ) -> None:
+        self.says(store, gpus=8)
+        bed.take("dead")
+        self.says(store, gpus=0)
+        error = refused("cluster.gpus_not_offered", bed.admit, "a", wait=STANDSTILL, was_taken=False)
+        assert "0 of 8 nvidia.com/gpu" in error.found and not bed.is_open() and bed.lease() is None
+
+    def test_the_startup_taint_stays_until_it_is_opened(self, bed: Bed) -> None:
+        bed.merge(PATH, {"spec": {"taints": [{"key": NOT_READY, "effect": "NoSchedule"}]}}, "kubelet")
+        bed.take("a")
+        bed.admit("a")
+        assert NOT_READY in bed.taints()
+        bed.give_back("a", was_taken=True)
+        assert NOT_READY not in bed.taints()
+
+    def test_check_mode_says_which_labels_come_and_writes_nothing(self, bed: Bed, store: Store) -> None:
+        bed.take("a")
+        store.writes.clear()
+        told = bed.custody("a").admit(NODE, returning(), dry_run=True)
+        assert told["changed"] and told["custody"] == "admitted" and store.writes == []
+
+    def test_a_run_that_died_while_it_looked_leaves_what_its_own_layout_offers_to_the_next(
+        self, bed: Bed, store: Store
+    ) -> None:
+        """What the node offered before it divided the GPUs nobody waits for any more."""
+        self.says(store, gpus=8)
+        bed.take("dead")
+        self.says(store, gpus=0, parts=56)
+        bed.admit("dead")
+        offers = bed.take("b")["offers"]
+        assert offers == {"nvidia.com/mig-1g.10gb": 56}
+        self.says(store, parts=0)
+        assert "0 of 56" in refused("cluster.gpus_not_offered", bed.admit, "b", offers).found
+
+
 class TestReturningOnTheDouble:
     def test_it_is_opened_once_it_offers_what_it_did(self, bed: Bed, store: Store) -> None:
         there = store.get("Node", "", NODE)
@@ -399,11 +480,27 @@ class TestOthersAtWorkOnTheDouble:
         assert "DaemonSet kube-system/kured" in error.found and drain.asked == [True]
         assert bed.end() == before
 
-    def test_a_node_maintenance_is_honoured(self, bed: Bed, store: Store) -> None:
-        store.put({"apiVersion": "maintenance.nvidia.com/v1alpha1", "kind": "NodeMaintenance", "metadata": {
-            "name": "firmware-gpu-1", "namespace": "default"}, "spec": {"nodeName": NODE}})
+    @pytest.mark.parametrize("group, namespace, who", [
+        ("maintenance.nvidia.com/v1alpha1", {"namespace": "default"}, "NVIDIA's maintenance operator"),
+        ("nodemaintenance.medik8s.io/v1beta1", {}, "medik8s' node maintenance operator")])
+    def test_a_node_maintenance_is_honoured(
+        self, bed: Bed, store: Store, group: str, namespace: Dict[str, str], who: str
+    ) -> None:
+        store.more = {**NODES, "NodeMaintenance": (group, "nodemaintenances", bool(namespace))}
+        store.put({"apiVersion": group, "kind": "NodeMaintenance", "metadata": {"name": "firmware-gpu-1", **namespace},
+                   "spec": {"nodeName": NODE}})
         error = refused("cluster.node_of_others", bed.take, "a", wait=0.0)
-        assert "NodeMaintenance default/firmware-gpu-1" in error.found
+        named = "/".join([*namespace.values(), "firmware-gpu-1"])
+        assert "%s (NodeMaintenance %s)" % (who, named) in error.found
+
+    def test_a_lease_of_medik8s_is_honoured_until_it_has_run_out(self, bed: Bed, store: Store) -> None:
+        renewed = leases.timestamp(bed.time.wall())
+        store.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {
+            "name": "node-" + NODE, "namespace": "medik8s-leases"}, "spec": {
+                "holderIdentity": "node-healthcheck", "leaseDurationSeconds": 60, "renewTime": renewed}})
+        error = refused("cluster.node_of_others", bed.take, "a", wait=20.0)
+        assert "node-healthcheck, by medik8s (Lease medik8s-leases/node-gpu-1)" in error.found
+        assert bed.take("a", wait=60.0)["custody"] == "taken"
 
     @pytest.mark.parametrize("dying", [{"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["machine"]}, {
         "annotations": {"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""}}])
@@ -472,3 +569,9 @@ class TestOptOutsOnTheDouble:
         refused("cluster.pods_not_evicted", bed.take, "a",
                 Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")))
         assert not is_protected()
+        # What this run has said before stays said where its components do not leave a second time
+        bed.take("a")
+        bed.admit("a")
+        plugin(store, deletionTimestamp="2026-01-01T00:00:00Z")
+        refused("cluster.components_stay", bed.retake, "a")
+        assert is_protected() and not bed.is_open()

@@ -48,6 +48,8 @@ def who(**given_node: Any) -> List[str]:
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
     ({}, {}, "remediation.medik8s.io/self-node-remediation", "medik8s"),
+    ({}, {}, "remediation.medik8s.io/fence-agents-remediation", "fence agents"),
+    ({}, {}, "medik8s.io/fence-agents-remediation", "fence agents"),
 ])
 def test_who_is_at_work_is_named(
     labels: Dict[str, str], annotations: Dict[str, str], taint: str, name: str

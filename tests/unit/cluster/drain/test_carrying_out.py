@@ -11,7 +11,7 @@ from cluster_api import Answer, Api, Fault, blocked
 from cluster_objects import node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain, look
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain, drain_node, look
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.judgement import WAITS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.preview import Preview
@@ -394,6 +394,29 @@ class TestAsked:
         posts = [each for each in world.api.state.requests if each.method == "POST"]
         assert [each.path.split("/")[-2] for each in posts] == ["a", "c"]
         assert all(each.query == {"dryRun": "All"} for each in posts) and len(world.there()) == 3
+
+    def test_what_stands_against_a_node_beside_it_stands_against_both(self, world: World) -> None:
+        """Each is drained as its own options say; and who drains one of them evicts none of the other's."""
+        world.api.state.pods = [pod("a"), pod("bare", owner=None, node_name="gpu-2")]
+        beside = {"gpu-2": policy_of({})}
+        for dry_run in (True, False):
+            with pytest.raises(GpuOpsError) as refused:
+                drain_node(world.client, "gpu-1", policy_of({"force": True}), dry_run, beside=beside)
+            assert refused.value.code == "cluster.pods_without_controller" and "team/bare" in refused.value.found
+            assert "of nodes gpu-1, gpu-2, which are drained at the same time" in refused.value.found
+        beside = {"gpu-2": policy_of({"force": True})}
+        assert names(drain_node(world.client, "gpu-1", policy_of({}), True, beside=beside)["evicted"]) == ["a"]
+        assert names(drain_node(world.client, "gpu-1", policy_of({}), False, beside=beside)["evicted"]) == ["a"]
+        assert world.there() == ["bare"]
+
+    def test_what_a_budget_allows_is_added_up_over_the_nodes_beside_it(self, world: World) -> None:
+        web = {"labels": {"app": "web"}}
+        world.api.state.pods = [pod("a", **web), pod("b", node_name="gpu-2", **web)]
+        world.api.state.lists[BUDGETS] = [{
+            "metadata": {"namespace": "team", "name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": 1, "desiredHealthy": 1, "currentHealthy": 2, "expectedPods": 2}}]
+        told = drain_node(world.client, "gpu-1", policy_of({}), True, beside={"gpu-2": policy_of({})})
+        assert [(each["now"], each["later"]) for each in told["budgets"]] == [(["team/a"], ["team/b"])]
 
     def test_nobody_is_asked_where_eviction_is_disabled(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Client, "ask", lambda self, path, body: {"status": {"allowed": True}})
