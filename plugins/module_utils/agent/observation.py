@@ -80,7 +80,8 @@ class Observation:
     held:       whether systemd may keep a kubelet that does not run from starting (only read where our file is there).
     told:       the Node of which the host has said something that is to be taken back, '' none.
     watching:   the unit that watches.
-    health:     whether something of the host's health, or of its boot, is kept (only read when it is taken back).
+    health:     whether something of the host's health, or of its boot, is kept (only read when an agent is taken back:
+                without one it is of who looks and repairs from a controller).
     restore:    steps that put back our files: all of them where they are taken back, else a command of another path.
     """
 
@@ -126,8 +127,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
             archives=there, enabled=enabled, held=held, watching=watching,
             restore=tuple(sorted(
                 restore, key=lambda step: _ORDER.index(step.subject) if step.subject in _ORDER else len(_ORDER))),
-            health=any(map(host.exists, (health.KEPT, health.LATEST, health.PUBLIC, watch.LOCK, boot_record.PATH, *(
-                () if told else (telling.SAID, telling.LATEST))))))
+            health=any(map(host.exists, (watch.LOCK, boot_record.PATH, *(
+                () if told else (telling.SAID, telling.LATEST))))) or bool(there or restore) and health.is_kept(host))
     archive, text = os.environ.get(shipped.VARIABLE, ""), host.read(POLICY_FILE)
     code = os.path.basename(archive)
     path = archive_path(code)

@@ -120,6 +120,11 @@ def kept(host: Host) -> State:
     return _kept(host).state
 
 
+def is_kept(host: Host) -> bool:
+    """Whether there is anything that forget() removes."""
+    return any(map(host.exists, (KEPT, LATEST, PUBLIC)))
+
+
 def forget(host: Host, metrics_directory: str = "") -> bool:
     """Remove everything that is kept; whether there was anything."""
     forget_metrics(host, metrics_directory)

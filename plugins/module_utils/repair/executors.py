@@ -20,11 +20,12 @@ from ..hardware.reset import Act, finish_interrupted, finishing, reset
 from ..hardware.reset_plan import FINISH
 from ..health.findings import GPU, Subject
 from ..health.ledger import ACTION
+from ..health.state import forget as forget_findings
 from ..health.state import give_up as give_up_parts
 from ..health.state import kept, note_remedy, taken_back
 from . import attempts
 from .attempts import Part
-from .planner import BEGIN, FORGET, RESETS, RESTARTED
+from .planner import BEGIN, FINDINGS, FORGET, RESETS, RESTARTED
 from .policy import NAME, Policy
 
 
@@ -43,7 +44,10 @@ def _failed(host: Host, number: int, why: GpuOpsError) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    host.remove(attempts.PATH)
+    if step.subject == FINDINGS:
+        forget_findings(host)
+    else:
+        host.remove(attempts.PATH)
 
 
 def executors_of(policy: Policy) -> Mapping[str, Executor]:

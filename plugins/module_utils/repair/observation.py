@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Mapping, Tuple
 
+from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import Host
@@ -21,7 +22,7 @@ from ..hardware.reset_plan import Resettable
 from ..health.catalogue import MENDED
 from ..health.findings import Finding
 from ..health.model import State
-from ..health.state import kept
+from ..health.state import is_kept, kept
 from .attempts import PATH, Attempt, attempts
 from .policy import ABSENT, IGNORED, NAME, Policy
 
@@ -36,7 +37,8 @@ class Observation:
     given_up:    whether that load is to be replaced, which is said in /run alone.
     unknown:     {what cannot be told of the host's health: why}.
     attempts:    what has been tried, oldest first. refusals: why that cannot be read.
-    has_record:  whether anything was tried.
+    has_record:  whether anything was tried. has_findings: whether a look is kept that is of nobody else: an agent takes
+                 back what it looks at (only read when it is taken back).
     gpus:        all GPUs of the host for its driver, as a reset takes them; () where nothing needs one, and where the
                  driver answers for none.
     fabric_runs: whether the fabric manager does.
@@ -55,6 +57,7 @@ class Observation:
     attempts: Tuple[Attempt, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
     has_record: bool = False
+    has_findings: bool = False
     gpus: Tuple[Resettable, ...] = ()
     fabric_runs: bool = False
     units: Tuple[str, ...] = ()
@@ -74,7 +77,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if policy.state == IGNORED:
         return Observation()
     if policy.state == ABSENT:
-        return Observation(has_record=host.exists(PATH))
+        return Observation(has_record=host.exists(PATH),
+                           has_findings=is_kept(host) and not host.exists(POLICY_FILE))
     state = kept(host)
     seen = Observation(
         findings=tuple(each for _key, each in sorted(state.findings.items()) if each.kind in MENDED),

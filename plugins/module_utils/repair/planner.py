@@ -34,6 +34,7 @@ RESETS = "repair.reset"
 BEGIN = "repair.begin"
 FORGET = "repair.forget"
 RECORD = "attempts"
+FINDINGS = "findings"
 _BY = {REBOOT: BY_REBOOT, POWER_CYCLE: BY_POWER_CYCLE}
 _DONE = {RESTART: "its service restarted", RESET: "reset", BOARD_RESET: "reset with its board",
          RELOAD: "its driver loaded anew", REBOOT: "rebooted", POWER_CYCLE: "switched off and on"}
@@ -77,10 +78,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == IGNORED:
         return Plan()
     if policy.state == ABSENT:
-        return Plan(steps=(Step(
-            NAME, FORGET, RECORD, "Nobody repairs this host any more.",
-            change={"before": {RECORD: "kept"}, "after": {RECORD: None}}, reversible=False),)
-            if observation.has_record else ())
+        goes = [what for what, is_there in ((RECORD, observation.has_record), (FINDINGS, observation.has_findings))
+                if is_there]
+        return Plan(steps=tuple(Step(
+            NAME, FORGET, what, "Nobody repairs this host any more.",
+            change={"before": {what: "kept"}, "after": {what: None}}, reversible=False) for what in goes))
     planned = _planned(observation, policy, facts)
     # A boot ends what a reset has left undone; what cannot come back without one must not keep it away
     boots = any(each.kind in _BY.values() for each in planned.requirements)

@@ -122,6 +122,13 @@ def test_what_was_found_of_the_hosts_health_goes_with_it(host: Host, archive: Pa
     assert run(host, state="absent").apply().applied == []
 
 
+def test_without_an_agent_what_was_found_is_of_who_looks_and_repairs(host: Host, archive: Path) -> None:
+    host.write(health.KEPT, "{}")
+    host.write(health.SUMMARY, "{}")
+    assert run(host, state="absent").apply().applied == []
+    assert host.exists(health.KEPT) and host.exists(health.SUMMARY)
+
+
 def test_what_node_problem_detector_needs_comes_and_goes(host: Host, archive: Path) -> None:
     run(host, problem_detector=True).apply()
     names = [json.loads(str(host.read(path)))["conditions"][0]["type"] for path in detector.FILES if path != PLUGIN]

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.attempts impo
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.observation import Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.planner import FINDINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.policy import ABSENT, IGNORED, Policy
 
 NOW = 1_700_000_000.0
@@ -80,7 +81,7 @@ class World(world.World):
         if policy.state == IGNORED:
             return Observation()
         if policy.state == ABSENT:
-            return Observation(has_record=bool(self.attempts))
+            return Observation(has_record=bool(self.attempts), has_findings=bool(self.findings))
         answers = self.facts.driver_loaded and not self.facts.hung
         return Observation(
             findings=tuple(finding for _key, finding in sorted(self.findings.items())),
@@ -149,7 +150,10 @@ class World(world.World):
                 part[0] for part in step.parameters["parts"]] else each for key, each in self.findings.items()}
 
     def repair_forget(self, step: Step) -> None:
-        self.attempts = []
+        if step.subject == FINDINGS:
+            self.findings = {}
+        else:
+            self.attempts = []
 
     # words
 

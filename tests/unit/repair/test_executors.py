@@ -14,6 +14,7 @@ import pytest
 from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 from simulated_board import VERSION
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
@@ -76,8 +77,8 @@ class SickHost(ResetHost):
         subject = Subject(GPU, self.uuids()[gpu], "165%d" % gpu, PLACES[gpu])
         return Finding(subject, "kernel_log", code, "sick", remedy, "said so", BEGUN, BEGUN)
 
-    def repair(self, kill: int = 0, allowed: str = "reboot") -> Dict[str, Any]:
-        return self.ask("apply", capability="repair", kill=kill, allowed=allowed, approved=None, parameters={})
+    def repair(self, kill: int = 0, allowed: str = "reboot", **parameters: Any) -> Dict[str, Any]:
+        return self.ask("apply", capability="repair", kill=kill, allowed=allowed, approved=None, parameters=parameters)
 
     def attempts(self) -> List[Dict[str, Any]]:
         path = self.root / "var/lib/gpuops/repairs.json"
@@ -238,6 +239,22 @@ def test_a_damaged_record_stops_the_repair(host: SickHost) -> None:
     host.found(host.sick())
     (host.root / "var/lib/gpuops/repairs.json").write_text("{")
     assert host.repair()["error"]["code"] == "repair.record_damaged" and host.resets() == 0
+
+
+@pytest.mark.parametrize("has_agent", [False, True], ids=["no agent", "an agent"])
+def test_where_nobody_repairs_any_more_what_was_tried_goes_and_findings_are_the_agents(
+    host: SickHost, has_agent: bool
+) -> None:
+    host.found(host.sick())
+    host.repair()
+    if has_agent:
+        (host.root / "etc/gpuops").mkdir(parents=True)
+        (host.root / POLICY_FILE.lstrip("/")).write_text("{}")
+    applied = host.repair(state="absent")["applied"]
+    assert applied == ["repair/repair.forget/attempts", "repair/repair.forget/findings"][:1 if has_agent else 2]
+    left = {path.name for path in host.root.rglob("*") if path.name in ("health.json", "repairs.json", "summary.json")}
+    assert left == ({"health.json", "summary.json"} if has_agent else set())
+    assert host.repair(state="absent")["applied"] == []
 
 
 def test_what_the_driver_logs_while_daemons_come_back_is_not_mended_by_the_reset_before(
