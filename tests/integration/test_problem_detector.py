@@ -263,6 +263,28 @@ def test_a_boot_that_fails_leaves_the_node_out_and_describe_says_why(alone: Bed)
     assert "GpuHostNotValidated" in alone.lab.kubectl(["describe", "node", HOST]).stdout
     alone.has_a_log()
     alone.agent(gpu_validation_expected_gpus=GPUS, **policy)
+    comes_back(alone)
+
+
+@pytest.mark.variation
+def test_a_boot_without_a_driver_that_loads_leaves_the_node_out_and_describe_says_why(alone: Bed) -> None:
+    """Its module is of another kernel."""
+    alone.agent(gpu_validation_expected_gpus=GPUS, node_agent_node_condition="cordon", node_agent_boot="hold")
+    module = alone.say("sh", "-c", "ls /usr/lib/modules/$(uname -r)/updates/dkms/nvidia.ko")
+    alone.lab.ssh(HOST, ["sh", "-c", "cp -p %s /root/ && sed -i 's/vermagic=[0-9]*/vermagic=1/' %s" % (module, module)])
+    alone.lab.reboot(HOST)
+    told = alone.await_told(BOOT_SECONDS, GpuSick="True")
+    assert alone.is_cordoned and alone.say("systemctl", "is-active", "kubelet") != "active"
+    described = alone.lab.kubectl(["describe", "node", HOST]).stdout
+    assert "GpuHostNotValidated" in described and told["GpuSick"]["message"] in described
+    assert "nvidia" in told["GpuSick"]["message"] and "Exec format error" in alone.say("gpuops", "health"), told
+    alone.has_a_log()
+    alone.lab.ssh(HOST, ["cp", "-p", "/root/nvidia.ko", module])
+    comes_back(alone)
+
+
+def comes_back(alone: Bed) -> None:
+    """A person has mended it, and starts what was held."""
     alone.lab.ssh(HOST, ["systemctl", "start", "kubelet"])
     alone.await_told(GONE_SECONDS, GpuSick="False")
     assert not alone.is_cordoned and alone.say("systemctl", "is-active", "kubelet") == "active"
