@@ -201,12 +201,25 @@ def test_what_may_be_the_device_is_written_down_of_it(host: Host, proof: Proof) 
 
 
 def test_when_a_device_failed_is_not_when_somebody_was_in_the_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record.time, "time", lambda: 100.0)
+    monkeypatch.setattr(record.time, "time_ns", lambda: 100)
     keep(host, WRONG)
-    monkeypatch.setattr(record.time, "time", lambda: 200.0)
+    monkeypatch.setattr(record.time, "time_ns", lambda: 200)
     keep(host, record.with_earlier(record.kept(host), replace(WELL, device=replace(DEVICE, in_use=("pod a/b",)))))
     assert record.kept(host)["failed_at"] == {"GPU-1": 100}
     keep(host, WRONG)
     assert record.kept(host)["failed_at"] == {"GPU-1": 200}
     keep(host, WELL)
     assert record.kept(host)["failed_at"] == {}
+
+
+def test_checks_that_follow_at_once_are_told_from_each_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second of two failures within a second, with a reset between, would count as the one before it."""
+    monkeypatch.setattr(record.time, "time", lambda: 100.0)
+
+    def found(proof: Proof) -> Any:
+        keep(host, proof)
+        there = record.kept(host)
+        return there["failed_at"].get("GPU-1") or there["passed"]["GPU-1"]["at"]
+
+    for proof in (WRONG, WELL):
+        assert found(proof) != found(proof)

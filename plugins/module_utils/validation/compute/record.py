@@ -7,9 +7,9 @@ Kept in /run, root's alone, as compute.json:
    'driver':  what tells the loaded driver from another load of it: with that all but 'left' begins anew,
    'steps':   a digest of the journal of our steps and of our record of resets: what passed counts until the next of
               either, as a step may reset a GPU, and a repair does without one,
-   'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in seconds since the epoch,
+   'passed':  {UUID: {'level', 'at', 'board', 'multiprocessors', 'rates'}}, at: when, in nanoseconds since the epoch,
    'failed':  {UUID: what was found}, until the device passes; nothing of what only the host's software has failed,
-   'failed_at': {UUID: when it was found last}, in seconds since the epoch,
+   'failed_at': {UUID: when it was found last}, in nanoseconds since the epoch: each is another, however soon,
    'left':    {UUID of a GPU: [process, when it started in clock ticks since boot]} of children that cannot be ended}
 """
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _add(
             return
         record["failed"].pop(uuid, None)
         record["failed_at"].pop(uuid, None)
-        record["passed"][uuid] = {"level": level, "at": int(time.time()), "board": proof.board,
+        record["passed"][uuid] = {"level": level, "at": time.time_ns(), "board": proof.board,
                                   "multiprocessors": proof.multiprocessors, "rates": dict(proof.rates)}
     elif verdict.status == FAILED:
         record["passed"].pop(uuid, None)
@@ -111,7 +111,7 @@ def _add(
             return
         record["failed"][uuid] = proof.earlier or verdict.evidence
         if judged(replace(proof, earlier="")).status == FAILED:
-            record["failed_at"][uuid] = int(time.time())
+            record["failed_at"][uuid] = time.time_ns()
 
 
 def trusted(record: Mapping[str, Any], device: Device, level: str) -> Optional[Proof]:
