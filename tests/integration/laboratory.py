@@ -209,6 +209,12 @@ class Fleet:
     def say(self, host: str, *argv: str) -> str:
         return str(self.lab.ssh(host, list(argv), check=False).stdout).strip()
 
+    def gpuops(self, host: str, *words: str) -> Tuple[int, Dict[str, Any]]:
+        """What the command on the host comes to: its exit code, and what a module returns."""
+        done = self.lab.ssh(host, ["gpuops", *words, "--json"], check=False)
+        assert done.stdout, done.stderr
+        return done.returncode, dict(json.loads(done.stdout))
+
     def events(self, host: str) -> List[Dict[str, Any]]:
         """The journal of a host, oldest first."""
         return [json.loads(line) for line in self.say(host, "cat", JOURNAL).splitlines()]

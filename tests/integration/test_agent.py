@@ -71,12 +71,6 @@ def by_site(fleet: Fleet) -> str:
     return ASKED
 
 
-def gpuops(fleet: Fleet, *words: str) -> Tuple[int, Dict[str, Any]]:
-    done = fleet.lab.ssh(BORN, ["gpuops", *words, "--json"], check=False)
-    assert done.stdout, done.stderr
-    return done.returncode, dict(json.loads(done.stdout))
-
-
 def asked_to_plan(fleet: Fleet) -> Dict[str, Any]:
     """By a controller."""
     played = fleet.tasks(BORN, [{"gpuops.nvidia.gpu_plan": {"from_variables": True}}], **POLICY)
@@ -122,12 +116,12 @@ def test_the_role_brings_the_command_and_its_policy(fleet: Fleet, before: Dict[s
     again = fleet.tasks(BORN, AGENT, **POLICY)
     assert again.code == 0 and again.changes() == []
     assert fleet.say(BORN, "stat", "-c", "%a %U", POLICY_FILE) == "600 root"
-    code, told = gpuops(fleet, "info")
+    code, told = fleet.gpuops(BORN, "info")
     assert code == 0 and len(told["observation"]["pci"]["gpus"]) == 2
 
 
 def test_its_plan_of_a_bare_host_is_the_controllers(fleet: Fleet) -> None:
-    code, told = gpuops(fleet, "plan")
+    code, told = fleet.gpuops(BORN, "plan")
     assert code == 0 and len(told["plan"]["steps"]) > 10
     assert canonical(told["plan"]) == canonical(asked_to_plan(fleet))
     assert "packages.install" in fleet.say(BORN, "gpuops", "plan")
@@ -135,7 +129,7 @@ def test_its_plan_of_a_bare_host_is_the_controllers(fleet: Fleet) -> None:
 
 def test_a_bare_host_becomes_a_validated_node_before_its_kubelet_starts(fleet: Fleet, by_site: str) -> None:
     """By itself, as site would have made it one."""
-    planned, since = gpuops(fleet, "plan")[1]["plan"], len(fleet.events(BORN))
+    planned, since = fleet.gpuops(BORN, "plan")[1]["plan"], len(fleet.events(BORN))
     told = booted(fleet)
     assert (told["unit"], told["kubelet"], told["state"]) == ("active", "active", "validated"), (told, said(fleet))
     started = [int(fleet.say(BORN, "systemctl", "show", "--value", "-p", "ActiveEnterTimestampMonotonic", name))
@@ -160,21 +154,21 @@ def test_it_joins_its_cluster_then_and_takes_pods(fleet: Fleet) -> None:
 
 
 def test_what_it_installed_needs_nothing_more_of_either(fleet: Fleet) -> None:
-    code, told = gpuops(fleet, "plan")
+    code, told = fleet.gpuops(BORN, "plan")
     assert code == 0 and told["converged"] and told["plan"]["steps"] == []
     assert canonical(told["plan"]) == canonical(asked_to_plan(fleet))
     assert fleet.play("gpuops.nvidia.site", "--limit", BORN, **POLICY).changes() == []
 
 
 def test_a_person_finds_out_what_is_wrong_and_mends_it(fleet: Fleet) -> None:
-    code, told = gpuops(fleet, "validate")
+    code, told = fleet.gpuops(BORN, "validate")
     assert code == 0 and {check["status"] for check in told["checks"]} == {"passed"}, told
     fleet.say(BORN, "mv", "/var/run/cdi/nvidia.yaml", "/root/")
-    code, told = gpuops(fleet, "validate")
+    code, told = fleet.gpuops(BORN, "validate")
     assert code == 1 and told["failed"] and told["remedy"]
-    code, told = gpuops(fleet, "apply")
+    code, told = fleet.gpuops(BORN, "apply")
     assert code == 0 and {step.split("/")[0] for step in told["applied"]} == {"cdi"}
-    assert gpuops(fleet, "validate")[0] == 0
+    assert fleet.gpuops(BORN, "validate")[0] == 0
     assert "cdi.generate" in fleet.say(BORN, "gpuops", "history")
 
 
@@ -250,24 +244,24 @@ def test_by_a_person_it_writes_the_journal_that_site_writes(fleet: Fleet, by_sit
     forget_node(fleet)
     assert fleet.tasks(BORN, AGENT, **POLICY).code == 0
     since = len(fleet.events(BORN))
-    code, told = gpuops(fleet, "apply")
+    code, told = fleet.gpuops(BORN, "apply")
     assert code == 0, told
     assert written(fleet.events(BORN)[since:]) == written(fleet.events(by_site))
-    assert gpuops(fleet, "validate")[0] == 0
+    assert fleet.gpuops(BORN, "validate")[0] == 0
 
 
 @pytest.mark.variation
 def test_what_is_sick_is_mended_by_who_asks_the_host_where_its_policy_says_so(fleet: Fleet) -> None:
     assert fleet.tasks(BORN, AGENT, gpu_repair_state="repaired", **POLICY).code == 0
-    assert gpuops(fleet, "plan")[1]["converged"]
+    assert fleet.gpuops(BORN, "plan")[1]["converged"]
     silicon.inject_fault(fleet.lab.host(BORN).silicon, "recovery", 1)
-    told = gpuops(fleet, "health")[1]
+    told = fleet.gpuops(BORN, "health")[1]
     assert (told["verdict"], told["remedy"], len(told["findings"])) == ("sick", "reset", 1), told
-    assert [step["action"] for step in gpuops(fleet, "plan")[1]["plan"]["steps"]] == ["repair.reset"]
-    code, told = gpuops(fleet, "apply")
+    assert [step["action"] for step in fleet.gpuops(BORN, "plan")[1]["plan"]["steps"]] == ["repair.reset"]
+    code, told = fleet.gpuops(BORN, "apply")
     assert code == 0 and [step.split("/")[1] for step in told["applied"]] == ["repair.reset"], told
-    assert gpuops(fleet, "validate")[0] == 0 and gpuops(fleet, "health")[1]["findings"] == []
-    assert gpuops(fleet, "plan")[1]["converged"]
+    assert fleet.gpuops(BORN, "validate")[0] == 0 and fleet.gpuops(BORN, "health")[1]["findings"] == []
+    assert fleet.gpuops(BORN, "plan")[1]["converged"]
     assert power_limits(fleet) == ["150.00", "150.00"]
 
 

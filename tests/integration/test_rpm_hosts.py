@@ -11,6 +11,7 @@ import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
+from host_command import assert_command_brings_the_driver
 from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
 from gpulab.parts.el9_rpms import BUILT, KERNEL, KERNEL_RELEASE, built_name
@@ -238,3 +239,13 @@ def test_what_dkms_builds_takes_their_place_and_an_uninstallation_leaves_the_hos
     left = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /etc/*/*/*gpuops* /etc/*/*gpuops*; "
             "find /lib/modules/*/extra -type f")
     assert fleet.say(HOST, "sh", "-c", left) == ""
+
+
+@pytest.mark.variation
+def test_without_a_controller_the_hosts_own_command_has_dnf_bring_it(fleet: Fleet, ours: Dict[str, str]) -> None:
+    assert_command_brings_the_driver(fleet, HOST, DRIVER)
+    assert_driver(fleet, OLD, "kmod-nvidia-open-dkms")
+    succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+    assert rpm_packages(fleet, HOST) == ours

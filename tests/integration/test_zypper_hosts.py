@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
+from host_command import assert_command_brings_the_driver
 from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
 from gpulab.parts.sles15_rpms import KERNEL, SIGNED, SIGNED_RELEASE
@@ -273,3 +274,14 @@ def test_removal_leaves_the_host_as_it_was_delivered(
     left = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* "
             "/etc/zypp/*/*gpuops*; find /lib/modules/*/weak-updates -not -type d; ls /lib/modules")
     assert fleet.say(HOST, "sh", "-c", left) == KERNEL
+
+
+@pytest.mark.variation
+def test_without_a_controller_the_hosts_own_command_has_zypper_bring_it(
+        fleet: Fleet, delivered: Dict[str, Any]) -> None:
+    assert_command_brings_the_driver(fleet, HOST, {**DRIVER, "build": "dkms"})
+    assert_driver(fleet, OLD, "G06")
+    succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+    assert rpm_packages(fleet, HOST) == delivered["packages"]
