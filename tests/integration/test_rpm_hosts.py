@@ -206,6 +206,12 @@ def ours(fleet: Fleet) -> Dict[str, str]:
     return before
 
 
+def uninstall(fleet: Fleet) -> None:
+    succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+
+
 def test_a_bare_host_gets_the_driver_that_was_planned(fleet: Fleet, ours: Dict[str, str]) -> None:
     assert_driver(fleet, OLD, "kmod-nvidia-open-dkms")
     assert {"dkms", "kernel-devel", "kernel-devel-matched"} <= set(rpm_packages(fleet, HOST))
@@ -231,9 +237,7 @@ def test_what_dkms_builds_takes_their_place_and_an_uninstallation_leaves_the_hos
         fleet: Fleet, ours: Dict[str, str]) -> None:
     change(fleet, version=NEW, build="dkms")
     assert_driver(fleet, NEW, "kmod-nvidia-open-dkms")
-    succeeded(fleet.tasks(HOST, [
-        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
-        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+    uninstall(fleet)
     assert rpm_packages(fleet, HOST) == ours
     # NVIDIA's package of built modules leaves the directories above its own
     left = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /etc/*/*/*gpuops* /etc/*/*gpuops*; "
@@ -243,9 +247,8 @@ def test_what_dkms_builds_takes_their_place_and_an_uninstallation_leaves_the_hos
 
 @pytest.mark.variation
 def test_without_a_controller_the_hosts_own_command_has_dnf_bring_it(fleet: Fleet, ours: Dict[str, str]) -> None:
+    uninstall(fleet)
     assert_command_brings_the_driver(fleet, HOST, DRIVER)
     assert_driver(fleet, OLD, "kmod-nvidia-open-dkms")
-    succeeded(fleet.tasks(HOST, [
-        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
-        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+    uninstall(fleet)
     assert rpm_packages(fleet, HOST) == ours
