@@ -274,7 +274,8 @@ def test_a_boot_without_a_driver_that_loads_leaves_the_node_out_and_describe_say
     alone.lab.ssh(HOST, ["sh", "-c", "cp -p %s /root/ && sed -i 's/vermagic=[0-9]*/vermagic=1/' %s" % (module, module)])
     alone.lab.reboot(HOST)
     # While it boots it is not validated either
-    told = alone.await_so(alone.told, lambda told: "Exec format error" in told["GpuSick"]["message"], BOOT_SECONDS)
+    told = alone.await_so(alone.told, lambda told: "Exec format error" in told.get("GpuSick", {}).get("message", ""),
+                          BOOT_SECONDS)
     assert (told["GpuSick"]["status"], told["GpuSick"]["reason"]) == ("True", "GpuHostNotValidated")
     assert "module nvidia" in told["GpuSick"]["message"]
     assert alone.is_cordoned and alone.say("systemctl", "is-active", "kubelet") != "active"
