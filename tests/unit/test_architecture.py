@@ -35,8 +35,8 @@ ALLOWED = {
     # What it brings looks at the host's health: how is a part of its policy, and what was found goes with it. What it
     # says of its own Node is a claim as custody's are
     "agent": {"core", "hardware", "packages", "health", "cluster"},
-    # What it mends is what was found; what an agent looks at is the agent's to forget
-    "repair": {"core", "hardware", "health", "agent"},
+    # What it mends is what was found
+    "repair": {"core", "hardware", "health"},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
 MAY_TOUCH_IT = {"core/host.py", "gpuops/serving.py", "packages/apt/index.py", "runtime/cri.py",

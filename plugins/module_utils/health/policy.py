@@ -10,6 +10,10 @@ from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from .catalogue import Overrides, overrides_of
 
+# Where an agent has it, with all else that is wanted of the host: what is kept of the health of such a host is the
+# agent's
+AGENTS = "/etc/gpuops/policy.json"
+
 
 @dataclass(frozen=True)
 class HealthPolicy:

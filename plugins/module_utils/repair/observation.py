@@ -8,7 +8,6 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Mapping, Tuple
 
-from ..agent.policy import POLICY_FILE
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import Host
@@ -22,6 +21,7 @@ from ..hardware.reset_plan import Resettable
 from ..health.catalogue import MENDED
 from ..health.findings import Finding
 from ..health.model import State
+from ..health.policy import AGENTS
 from ..health.state import is_kept, kept
 from .attempts import PATH, Attempt, attempts
 from .policy import ABSENT, IGNORED, NAME, Policy
@@ -78,7 +78,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         return Observation()
     if policy.state == ABSENT:
         return Observation(has_record=host.exists(PATH),
-                           has_findings=is_kept(host) and not host.exists(POLICY_FILE))
+                           has_findings=is_kept(host) and not host.exists(AGENTS))
     state = kept(host)
     seen = Observation(
         findings=tuple(each for _key, each in sorted(state.findings.items()) if each.kind in MENDED),

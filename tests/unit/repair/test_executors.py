@@ -14,12 +14,12 @@ import pytest
 from reset_host import DCGM, PARTS, PERSISTENCED, ResetHost, every_part
 from simulated_board import VERSION
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.agent.policy import POLICY_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.findings import GPU, HOST, Finding, Moment, Subject
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.model import Known, Service, State
+from ansible_collections.gpuops.nvidia.plugins.module_utils.health.policy import AGENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.health.state import look_and_keep
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair import executors, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.repair.attempts import Attempt, Part
@@ -249,7 +249,7 @@ def test_where_nobody_repairs_any_more_what_was_tried_goes_and_findings_are_the_
     host.repair()
     if has_agent:
         (host.root / "etc/gpuops").mkdir(parents=True)
-        (host.root / POLICY_FILE.lstrip("/")).write_text("{}")
+        (host.root / AGENTS.lstrip("/")).write_text("{}")
     applied = host.repair(state="absent")["applied"]
     assert applied == ["repair/repair.forget/attempts", "repair/repair.forget/findings"][:1 if has_agent else 2]
     left = {path.name for path in host.root.rglob("*") if path.name in ("health.json", "repairs.json", "summary.json")}
