@@ -16,12 +16,13 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.steps import MANAGED
-from ..health.policy import AGENTS as POLICY_FILE
+from ..health.policy import AGENTS
 from ..health.policy import policy_of as health_policy_of
 from .boot import MODES, NONE
 from .watch import address_of
 
 SCHEMA = 1
+POLICY_FILE = AGENTS
 POLICY_MODE = 0o600
 # Whether the host tells of its GPUs on its own Node, and cordons that for them
 SILENT, CONDITION, CORDON = TELLS = ("none", "condition", "cordon")
