@@ -28,7 +28,7 @@ ACCEPTANCE = ("test_check_mode", "test_site", "test_pods", "test_faults", "test_
               "test_upgrade", "test_uninstall")
 # Those that take longest begin next: at the end one of them alone would leave processors idle
 LONG = ("test_driver", "test_agent", "test_zypper_hosts", "test_cdi", "test_mig", "test_crio", "test_drain",
-        "test_kernels", "test_cores", "test_approval")
+        "test_kernels", "test_cores", "test_approval", "test_rights")
 ORDER = (*ACCEPTANCE, *LONG)
 
 
