@@ -9,11 +9,25 @@ was faster (a failed `test` of a JSON patch would be a 422 that does not say whi
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    FrozenSet,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
@@ -60,6 +74,8 @@ OUTAGE_SECONDS = 300.0
 OUTAGE_PAUSE_SECONDS = 10.0
 # Seconds after which a host that waits for canaries no longer waits for those that do not ask
 PATIENCE_SECONDS = 300.0
+# For so many pauses a host that has to wait goes by the Nodes as it has listed them
+PAUSES_OF_A_LIST = 6
 OTHERS = "somebody else"
 # By which training frameworks and Kubernetes name the job that a pod is of
 JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "training.kubeflow.org/job-name",
@@ -89,6 +105,18 @@ class NodeReading(NamedTuple):
     mends: bool = False
 
 
+class _Seen(NamedTuple):
+    """Nodes as a question has found them.
+
+    at:    when they were listed, by the clock of whoever asks.
+    names: of Nodes that there were, and of those that had a place and were not there.
+    """
+
+    at: float = -math.inf
+    nodes: Mapping[str, NodeState] = {}
+    names: FrozenSet[str] = frozenset()
+
+
 class Budget:
     """The record of one cluster, and one pool of it.
 
@@ -112,6 +140,7 @@ class Budget:
         self._sleep = sleep
         # What a question that was cut short may have reserved, and did not confirm
         self._unsure: Optional[Tuple[Answer, Asking]] = None
+        self._seen = _Seen()
 
     def read(self, patience: float = 0.0, tell: Tell = lambda why: None) -> Record:
         """The record as it is; an empty one where there is none yet. The rest is as of change()."""
@@ -174,6 +203,7 @@ class Budget:
         again = self._ask_again(asking, rollout)
         if again is not None:
             return again
+        listed_at = self._clock()
         listed = self._listed(names)
         began = self._clock()
         tried: Optional[Answer] = None
@@ -184,6 +214,7 @@ class Budget:
                 answer = replace(tried, record=record)
                 break
             nodes = self._with_held(listed, record.pool(self._pool))
+            self._seen = _Seen(listed_at, nodes, frozenset({*nodes, *record.pool(self._pool).slots}))
             pool = without_the_gone(record.pool(self._pool), nodes)
             answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
             self._unsure = (answer, asking) if answer.may_start and answer.before else self._unsure
@@ -257,7 +288,10 @@ class Budget:
         since: Dict[Cause, datetime] = {}
 
         def asked_once() -> Answer:
-            return self.ask(asking_at(self.now(), self._clock() - began > PATIENCE_SECONDS), rollout)
+            asking = asking_at(self.now(), self._clock() - began > PATIENCE_SECONDS)
+            is_last = self._clock() - began >= limit
+            as_seen = None if is_last else self._as_seen(asking, rollout, PAUSES_OF_A_LIST * pause)
+            return as_seen if as_seen is not None and not settled(as_seen) else self.ask(asking, rollout)
 
         def ask() -> Answer:
             answer = self._persistently(asked_once, max(OUTAGE_SECONDS, limit - (self._clock() - began)), tell)
@@ -282,6 +316,26 @@ class Budget:
             return until > self.now() + timedelta(seconds=left)
 
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
+
+    def _as_seen(self, asking: Asking, rollout: Rollout, seconds: float) -> Optional[Answer]:
+        """What a host waits for even by the Nodes of its last question; None where they have to be listed anew.
+
+        Hosts ask often, and many at a time: what hundreds of Nodes say of themselves would be most of what the API
+        server is asked for meanwhile. The record is read each time, so that a place which becomes free is seen at once,
+        and whoever begins does so by a new list.
+
+        seconds: for which Nodes count as they were seen.
+        """
+        seen = self._seen
+        if self._unsure is not None or self._clock() - seen.at > seconds:
+            return None
+        record, _version = self._read()
+        pool = record.pool(self._pool)
+        if not seen.names.issuperset(pool.slots):
+            return None
+        answer = asked(record.but(self._pool, without_the_gone(pool, seen.nodes)), self._pool,
+                       replace(asking, now=asking.now.replace(microsecond=0)), rollout, seen.nodes, self._is_alive)
+        return answer if answer.record is None and not answer.may_start else None
 
     def _persistently(self, ask: Callable[[], Said], seconds: float, tell: Tell) -> Said:
         """What the API server says; it may be away for so many seconds. Raises GpuOpsError where that is longer."""

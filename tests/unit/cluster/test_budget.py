@@ -328,6 +328,78 @@ def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> Non
     assert budget.wait(at, rollout, 60, 10).may_start and len(asked) == 3
 
 
+class Counted(Client):
+    """Counts lists of Nodes."""
+
+    def __init__(self, real: RealApi) -> None:
+        super().__init__(Connection(kubeconfig=str(real.kubeconfig)))
+        self.lists = 0
+
+    def items(self, path: str, *arguments: Any, **options: Any) -> List[Any]:
+        self.lists += path == NODES
+        return super().items(path, *arguments, **options)
+
+
+def counted(real: RealApi, namespace: str) -> Tuple[Budget, Clock, Counted]:
+    clock, client = Clock(), Counted(real)
+    return budget_of(client, namespace, now=clock.now, clock=clock.clock, sleep=clock.sleep), clock, client
+
+
+def is_ready(real: RealApi, name: str, status: str) -> None:
+    real.client().patch("%s/%s/status" % (NODES, name), {"status": {"conditions": [{
+        **node(name)["status"]["conditions"][0], "status": status}]}})
+
+
+def test_a_host_that_waits_lists_the_nodes_once_a_minute_and_asks_for_its_place_in_between(
+        real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), limit=1)
+    budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
+    budget, clock, client = counted(real, namespace)
+    asked: List[datetime] = []
+
+    def at(now: datetime, over: bool) -> Asking:
+        asked.append(now)
+        return asking("h1", "a", now, over)
+
+    assert not budget.wait(at, rollout, 600, 10).may_start
+    assert len(asked) > 60 and 600 / 80 < client.lists <= 600 / 60 + 2 and clock.passed < 620
+
+
+def test_what_a_node_says_is_seen_within_a_minute_and_a_place_at_once(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    is_ready(real, "n0", "Unknown")
+    rollout = rollout_of(hosts(3)[1:], limit=1)
+    budget, clock, client = counted(real, namespace)
+
+    def at(now: datetime, over: bool) -> Asking:
+        if clock.passed > 30:
+            is_ready(real, "n0", "True")
+        return asking("h1", "a", now, over)
+
+    assert budget.wait(at, rollout, 600, 10).may_start and 30 < clock.passed < 80
+    # One for the wait, then one for the place and one to see that it is there
+    assert client.lists == 3
+
+
+def test_nobody_begins_by_nodes_that_were_seen_before(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(2), limit=1)
+    other = budget_of(real.client(), namespace)
+    other.ask(asking("h0", now=NOW), rollout)
+    budget, clock, client = counted(real, namespace)
+
+    def at(now: datetime, over: bool) -> Asking:
+        if client.lists == 1 and clock.passed > 20:
+            cordon(real, "n2")
+            finish(other, "n0", "a")
+        return asking("h1", "a", now, over)
+
+    answer = budget.wait(at, rollout, 300, 10)
+    assert not answer.may_start and answer.waiting is not None and answer.waiting.cause is Cause.person
+    assert client.lists == 2 and "n2" in answer.waiting.why and clock.passed < 40
+
+
 class Away(Client):
     """A client of a server that is away between two times of a clock."""
 
