@@ -13,7 +13,7 @@ from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Opti
 
 from ansible.utils.display import Display
 
-from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading
+from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody import leases, marks
@@ -327,8 +327,8 @@ class ActionModule(ClusterAction):
         planned = _planned_of(options["planned"], self._host) or {}
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
-        def asking(now: datetime, patience_is_over: bool) -> Asking:
-            is_alive.look(lambda: budget.read().pool(options["pool"]))
+        def asking(read: Read, now: datetime, patience_is_over: bool) -> Asking:
+            is_alive.look(lambda: read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
                           timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
@@ -338,7 +338,8 @@ class ActionModule(ClusterAction):
         if check_mode:
             record = budget.read()
             nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
-            answer = records.asked(record, options["pool"], asking(budget.now(), False), rollout, nodes, is_alive)
+            answer = records.asked(record, options["pool"], asking(lambda: record, budget.now(), False), rollout, nodes,
+                                   is_alive)
         else:
             answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell)
         # Those of the plan were told whole with it

@@ -9,6 +9,7 @@ was faster (a failed `test` of a JSON patch would be a 422 that does not say whi
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 import time
@@ -83,6 +84,8 @@ JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/nam
 
 # Marks of other managers on a Node, in words
 MarksOf = Callable[[Mapping[str, Any]], Sequence[str]]
+# The record, read once for one question
+Read = Callable[[], Record]
 # Says what is waited for
 Tell = Callable[[str], None]
 Said = TypeVar("Said")
@@ -272,14 +275,14 @@ class Budget:
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
 
     def wait(
-        self, asking_at: Callable[[datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
+        self, asking_at: Callable[[Read, datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
         tell: Tell = lambda why: None,
     ) -> Answer:
         """The same, asked again until the host may start, asking is of no use, or the time is over.
 
         An API server that is away meanwhile is waited for as well, for OUTAGE_SECONDS where there is less time left.
 
-        asking_at:    of the instant, and of whether patience is over.
+        asking_at:    of the record, the instant, and whether patience is over.
         limit, pause: seconds.
         tell:         what the host waits for, whenever that is something else than before.
         """
@@ -288,9 +291,10 @@ class Budget:
         since: Dict[Cause, datetime] = {}
 
         def asked_once() -> Answer:
-            asking = asking_at(self.now(), self._clock() - began > PATIENCE_SECONDS)
+            read = functools.lru_cache(maxsize=None)(self.read)
+            asking = asking_at(read, self.now(), self._clock() - began > PATIENCE_SECONDS)
             is_last = self._clock() - began >= limit
-            as_seen = None if is_last else self._as_seen(asking, rollout, PAUSES_OF_A_LIST * pause)
+            as_seen = None if is_last else self._as_seen(read, asking, rollout, PAUSES_OF_A_LIST * pause)
             return as_seen if as_seen is not None and not settled(as_seen) else self.ask(asking, rollout)
 
         def ask() -> Answer:
@@ -317,7 +321,7 @@ class Budget:
 
         return wait_for(ask, settled, limit, pause, self._clock, self._sleep)[0]
 
-    def _as_seen(self, asking: Asking, rollout: Rollout, seconds: float) -> Optional[Answer]:
+    def _as_seen(self, read: Read, asking: Asking, rollout: Rollout, seconds: float) -> Optional[Answer]:
         """What a host waits for even by the Nodes of its last question; None where they have to be listed anew.
 
         Hosts ask often, and many at a time: what hundreds of Nodes say of themselves would be most of what the API
@@ -329,7 +333,7 @@ class Budget:
         seen = self._seen
         if self._unsure is not None or self._clock() - seen.at > seconds:
             return None
-        record, _version = self._read()
+        record = read()
         pool = record.pool(self._pool)
         if not seen.names.issuperset(pool.slots):
             return None

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -24,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget impor
     WRITE_SECONDS,
     Budget,
     NodeReading,
+    Read,
     node_state,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import NO_ANSWER, Client, Connection
@@ -97,6 +97,10 @@ def asking(host: str, run: str = "a", now: Optional[datetime] = None, patience: 
     return Asking(host, run, "controller", "x", now or datetime.now(timezone.utc), patience_is_over=patience)
 
 
+def asked_as(host: str, run: str = "a") -> Callable[[Read, datetime, bool], Asking]:
+    return lambda read, now, over: asking(host, run, now, over)
+
+
 def finish(budget: Budget, name: str, run: str, outcome: str = DONE) -> None:
     budget.change(lambda record: ended(record, POOL, name, run, outcome, "Xid", datetime.now(timezone.utc)))
 
@@ -107,7 +111,7 @@ def work(kubeconfig: str, namespace: str, run: str, fleet: Sequence[Host], own: 
     budget = budget_of(Client(Connection(kubeconfig=kubeconfig)), namespace)
     rollout = rollout_of([each for each in fleet if each.name in own], limit=limit)
     for name in own:
-        answer = budget.wait(partial(asking, name, run), rollout, 120, 0.2)
+        answer = budget.wait(asked_as(name, run), rollout, 120, 0.2)
         assert answer.may_start, answer
         time.sleep(pause)
         finish(budget, rollout.hosts[name].node, run, FAILED if name in failing else DONE)
@@ -305,7 +309,7 @@ def test_a_wait_has_a_limit_and_says_for_whom_and_since_when(real: RealApi, name
     budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
     budget, clock = waiting(real, namespace)
     told: List[str] = []
-    answer = budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 60, 10, told.append)
+    answer = budget.wait(asked_as("h1"), rollout, 60, 10, told.append)
     assert not answer.may_start and 60 <= clock.passed < 75 and answer.waiting and told == [answer.waiting.why]
     assert answer.waiting is not None and answer.waiting.since == NOW
     assert answer.waiting.why == "needs 1, and in all there are 0 of 1 free; 1 in progress (h0)"
@@ -319,7 +323,7 @@ def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> Non
     budget, clock = waiting(real, namespace)
     asked = []
 
-    def at(now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime, over: bool) -> Asking:
         asked.append(now)
         if len(asked) == 3:
             finish(other, "n0", "a")
@@ -329,11 +333,15 @@ def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> Non
 
 
 class Counted(Client):
-    """Counts lists of Nodes."""
+    """Counts lists of Nodes, and how often the record is read."""
 
     def __init__(self, real: RealApi) -> None:
         super().__init__(Connection(kubeconfig=str(real.kubeconfig)))
-        self.lists = 0
+        self.lists = self.records = 0
+
+    def find(self, path: str) -> Optional[Dict[str, Any]]:
+        self.records += 1
+        return super().find(path)
 
     def items(self, path: str, *arguments: Any, **options: Any) -> List[Any]:
         self.lists += path == NODES
@@ -358,12 +366,15 @@ def test_a_host_that_waits_lists_the_nodes_once_a_minute_and_asks_for_its_place_
     budget, clock, client = counted(real, namespace)
     asked: List[datetime] = []
 
-    def at(now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime, over: bool) -> Asking:
+        assert read() is read()
         asked.append(now)
         return asking("h1", "a", now, over)
 
     assert not budget.wait(at, rollout, 600, 10).may_start
     assert len(asked) > 60 and 600 / 80 < client.lists <= 600 / 60 + 2 and clock.passed < 620
+    # With a list two more: whether it has its place already, and how things stand once the Nodes are listed
+    assert client.records == len(asked) + 2 * client.lists
 
 
 def test_what_a_node_says_is_seen_within_a_minute_and_a_place_at_once(real: RealApi, namespace: str) -> None:
@@ -372,7 +383,7 @@ def test_what_a_node_says_is_seen_within_a_minute_and_a_place_at_once(real: Real
     rollout = rollout_of(hosts(3)[1:], limit=1)
     budget, clock, client = counted(real, namespace)
 
-    def at(now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime, over: bool) -> Asking:
         if clock.passed > 30:
             is_ready(real, "n0", "True")
         return asking("h1", "a", now, over)
@@ -389,7 +400,7 @@ def test_nobody_begins_by_nodes_that_were_seen_before(real: RealApi, namespace: 
     other.ask(asking("h0", now=NOW), rollout)
     budget, clock, client = counted(real, namespace)
 
-    def at(now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime, over: bool) -> Asking:
         if client.lists == 1 and clock.passed > 20:
             cordon(real, "n2")
             finish(other, "n0", "a")
@@ -432,12 +443,12 @@ def test_a_wait_goes_on_through_an_outage_of_the_server_and_says_so(real: RealAp
     budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
     budget, clock = away(real, namespace, 20, 500)
     told: List[str] = []
-    answer = budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 600, 10, told.append)
+    answer = budget.wait(asked_as("h1"), rollout, 600, 10, told.append)
     assert answer.waiting is not None and answer.waiting.cause is Cause.slots and 600 <= clock.passed < 615
     assert [each.partition(";")[0] for each in told][1:] == ["the Kubernetes API server does not answer"]
     budget, clock = away(real, namespace, 20, 5000)
     with pytest.raises(GpuOpsError, match=NO_ANSWER):
-        budget.wait(lambda now, over: asking("h1", "a", now, over), rollout, 600, 10)
+        budget.wait(asked_as("h1"), rollout, 600, 10)
     assert 600 <= clock.passed < 625
 
 
@@ -464,7 +475,7 @@ def test_what_was_reserved_before_an_outage_is_asked_about_anew(real: RealApi, n
     budget_of(real.client(), namespace).change(lambda record: closed(record, "none", "x"))
     clock = Clock()
     budget = budget_of(CutShort(real, clock, lost), namespace, now=clock.now, clock=clock.clock, sleep=clock.sleep)
-    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(2)), 300, 10)
+    answer = budget.wait(asked_as("h0"), rollout_of(hosts(2)), 300, 10)
     assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed >= 100
     assert "1 cordoned by others (h1)" in answer.waiting.why
     assert budget_of(real.client(), namespace).read().pool(POOL).slots == {}
@@ -479,7 +490,7 @@ def test_what_has_no_time_to_wait_outlives_a_short_outage(
     budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
     budget, clock = away(real, namespace, 0, ends)
     if is_told:
-        assert budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 0, 10).may_start
+        assert budget.wait(asked_as("h0"), rollout, 0, 10).may_start
     budget, clock = away(real, namespace, 0, ends)
     try:
         budget.change(lambda record: ended(record, POOL, "n0", "a", DONE, "", NOW), OUTAGE_SECONDS)
@@ -510,9 +521,9 @@ def test_a_window_that_opens_later_is_not_waited_for(real: RealApi, namespace: s
     windows = [{"days": "wed", "start": "12:01", "duration": "1h", "zone": "UTC"}]
     budget, clock = waiting(real, namespace)
     rollout = rollout_of(hosts(1), windows=windows)
-    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 30, 10)
+    answer = budget.wait(asked_as("h0"), rollout, 30, 10)
     assert answer.waiting is not None and answer.waiting.cause is Cause.window and clock.passed == 0
-    assert budget.wait(lambda now, over: asking("h0", "a", now, over), rollout, 90, 10).may_start
+    assert budget.wait(asked_as("h0"), rollout, 90, 10).may_start
 
 
 @pytest.mark.parametrize("soak, waits", [("1h", False), ("5m", True)])
@@ -525,7 +536,7 @@ def test_a_canary_that_is_watched_for_longer_is_not_waited_for(
     budget, clock = waiting(real, namespace)
     assert budget.ask(asking(canary, now=NOW), rollout).may_start
     budget.change(lambda record: ended(record, POOL, rollout.hosts[canary].node, "a", DONE, "", NOW))
-    answer = budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3000, 10)
+    answer = budget.wait(asked_as(other), rollout, 3000, 10)
     assert answer.may_start == waits and (300 <= clock.passed < 320 if waits else clock.passed < 1)
     assert waits or (answer.waiting is not None and answer.waiting.until == NOW + timedelta(hours=1))
 
@@ -538,7 +549,7 @@ def test_places_that_a_person_has_to_free_are_not_waited_for(real: RealApi, name
         budget.change(lambda record: ended(record, POOL, "n1", "z", FAILED, "Xid", NOW))
     else:
         cordon(real, "n1")
-    answer = budget.wait(lambda now, over: asking("h0", "a", now, over), rollout_of(hosts(1)), 3600, 10)
+    answer = budget.wait(asked_as("h0"), rollout_of(hosts(1)), 3600, 10)
     assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed < 1
 
 
@@ -547,7 +558,7 @@ def test_a_canary_that_does_not_begin_is_waited_for_with_patience(real: RealApi,
     rollout = rollout_of(hosts(2), canaries="every_kind", limit=2)
     other = rollout.units[1].hosts[0]
     budget, clock = waiting(real, namespace)
-    assert budget.wait(lambda now, over: asking(other, "a", now, over), rollout, 3600, 10).may_start
+    assert budget.wait(asked_as(other), rollout, 3600, 10).may_start
     assert PATIENCE_SECONDS < clock.passed < PATIENCE_SECONDS + 20
 
 
