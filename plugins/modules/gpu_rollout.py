@@ -82,7 +82,10 @@ options:
     type: int
     default: 3600
   interval:
-    description: For V(start), seconds between two questions.
+    description:
+      - For V(start), seconds between two questions. A place that becomes free is seen with the next one. What Nodes say
+        of themselves, as that one is Ready again, is read with the first question, after six intervals anew, and before
+        anything begins.
     type: int
     default: 10
   lease_seconds:
