@@ -84,8 +84,8 @@ options:
   interval:
     description:
       - For V(start), seconds between two questions. A place that becomes free is seen with the next one. What Nodes say
-        of themselves, as that one is Ready again, is read with the first question, after six intervals anew, and before
-        anything begins.
+        of themselves, as that one is Ready again, is read with the first question, anew after six intervals and after a
+        minute at most, when a place has become free, and before anything begins.
     type: int
     default: 10
   lease_seconds:

@@ -75,8 +75,9 @@ OUTAGE_SECONDS = 300.0
 OUTAGE_PAUSE_SECONDS = 10.0
 # Seconds after which a host that waits for canaries no longer waits for those that do not ask
 PATIENCE_SECONDS = 300.0
-# For so many pauses a host that has to wait goes by the Nodes as it has listed them
+# For so many pauses, and seconds at most, a host that has to wait goes by the Nodes as it has listed them
 PAUSES_OF_A_LIST = 6
+LIST_SECONDS = 60.0
 OTHERS = "somebody else"
 # By which training frameworks and Kubernetes name the job that a pod is of
 JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "training.kubeflow.org/job-name",
@@ -111,13 +112,13 @@ class NodeReading(NamedTuple):
 class _Seen(NamedTuple):
     """Nodes as a question has found them.
 
-    at:    when they were listed, by the clock of whoever asks.
-    names: of Nodes that there were, and of those that had a place and were not there.
+    at:   when they were listed, by the clock of whoever asks.
+    held: names of those that had a place then, whether they were there or not.
     """
 
     at: float = -math.inf
     nodes: Mapping[str, NodeState] = {}
-    names: FrozenSet[str] = frozenset()
+    held: FrozenSet[str] = frozenset()
 
 
 class Budget:
@@ -217,7 +218,7 @@ class Budget:
                 answer = replace(tried, record=record)
                 break
             nodes = self._with_held(listed, record.pool(self._pool))
-            self._seen = _Seen(listed_at, nodes, frozenset({*nodes, *record.pool(self._pool).slots}))
+            self._seen = _Seen(listed_at, nodes, frozenset(record.pool(self._pool).slots))
             pool = without_the_gone(record.pool(self._pool), nodes)
             answer = asked(record.but(self._pool, pool), self._pool, asking, rollout, nodes, self._is_alive)
             self._unsure = (answer, asking) if answer.may_start and answer.before else self._unsure
@@ -294,7 +295,8 @@ class Budget:
             read = functools.lru_cache(maxsize=None)(self.read)
             asking = asking_at(read, self.now(), self._clock() - began > PATIENCE_SECONDS)
             is_last = self._clock() - began >= limit
-            as_seen = None if is_last else self._as_seen(read, asking, rollout, PAUSES_OF_A_LIST * pause)
+            as_seen = None if is_last else self._as_seen(
+                read, asking, rollout, min(LIST_SECONDS, PAUSES_OF_A_LIST * pause))
             return as_seen if as_seen is not None and not settled(as_seen) else self.ask(asking, rollout)
 
         def ask() -> Answer:
@@ -325,8 +327,9 @@ class Budget:
         """What a host waits for even by the Nodes of its last question; None where they have to be listed anew.
 
         Hosts ask often, and many at a time: what hundreds of Nodes say of themselves would be most of what the API
-        server is asked for meanwhile. The record is read each time, so that a place which becomes free is seen at once,
-        and whoever begins does so by a new list.
+        server is asked for meanwhile. The record is read each time, so that a place which becomes free is seen at once:
+        its node may have been seen in the middle of its change, and is looked at anew. Whoever begins does so by a new
+        list.
 
         seconds: for which Nodes count as they were seen.
         """
@@ -335,7 +338,7 @@ class Budget:
             return None
         record = read()
         pool = record.pool(self._pool)
-        if not seen.names.issuperset(pool.slots):
+        if not (seen.held <= pool.slots.keys() <= {*seen.nodes, *seen.held}):
             return None
         answer = asked(record.but(self._pool, without_the_gone(pool, seen.nodes)), self._pool,
                        replace(asking, now=asking.now.replace(microsecond=0)), rollout, seen.nodes, self._is_alive)

@@ -568,8 +568,9 @@ def _opened(
     # What a run has reserved goes with it: should it be alive all the same, it asks for it anew
     pool = _without(pool, lambda name: name not in living)
     us = living.get(asking.run, Run(asking.controller, asking.now, asking.now, asking.seconds))
-    if not timedelta(0) <= asking.now - us.seen < asking.beat or us.seconds != asking.seconds:
-        us = replace(us, seen=asking.now, seconds=asking.seconds)
+    if not timedelta(0) <= asking.now - us.seen < asking.beat or us.seconds < asking.seconds:
+        # Hosts of one run may differ in this, and none of them takes from what the others were told
+        us = replace(us, seen=asking.now, seconds=max(us.seconds, asking.seconds))
     if there is not None and living and there.aim != asking.aim and set(living) != {asking.run}:
         name, other = min(living.items(), key=lambda each: (each[1].since, each[0]))
         return pool, Waiting(unit, Cause.rollout, "run %s of %s has another rollout open in this pool since %s" % (

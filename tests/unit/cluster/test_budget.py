@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DONE,
     FAILED,
+    LEFT,
     WORKING,
     Answer,
     Asking,
@@ -377,7 +379,10 @@ def test_a_host_that_waits_lists_the_nodes_once_a_minute_and_asks_for_its_place_
     assert client.records == len(asked) + 2 * client.lists
 
 
-def test_what_a_node_says_is_seen_within_a_minute_and_a_place_at_once(real: RealApi, namespace: str) -> None:
+@pytest.mark.parametrize("pause", [10, 300])
+def test_what_a_node_says_is_seen_within_a_minute_however_seldom_it_is_asked(
+    real: RealApi, namespace: str, pause: int
+) -> None:
     add_nodes(real, ["n0", "n1", "n2"])
     is_ready(real, "n0", "Unknown")
     rollout = rollout_of(hosts(3)[1:], limit=1)
@@ -388,9 +393,55 @@ def test_what_a_node_says_is_seen_within_a_minute_and_a_place_at_once(real: Real
             is_ready(real, "n0", "True")
         return asking("h1", "a", now, over)
 
-    assert budget.wait(at, rollout, 600, 10).may_start and 30 < clock.passed < 80
+    assert budget.wait(at, rollout, 3600, pause).may_start and 30 < clock.passed < 80
     # One for the wait, then one for the place and one to see that it is there
     assert client.lists == 3
+
+
+@pytest.mark.parametrize("seen, outcome", [
+    ({"status": {"conditions": [{**node("n0")["status"]["conditions"][0], "status": "Unknown"}]}}, DONE),
+    ({"status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}}, DONE),
+    ({"spec": {"unschedulable": True}, "metadata": {"annotations": {"gpuops.nvidia.com/cordoned-by": "gpuops"}}}, LEFT),
+], ids=["rebooting", "without its device plugin", "cordoned"])
+def test_a_place_is_taken_at_once_though_its_node_was_seen_in_the_middle_of_its_change(
+    real: RealApi, namespace: str, seen: Dict[str, Any], outcome: str
+) -> None:
+    add_nodes(real, ["n0", "n1"])
+    rollout = rollout_of(hosts(2), limit=1)
+    other = budget_of(real.client(), namespace)
+    other.ask(asking("h0", now=NOW), rollout)
+    real.client().patch("%s/n0%s" % (NODES, "/status" if "status" in seen else ""), seen)
+    budget, clock, client = counted(real, namespace)
+    freed: List[float] = []
+
+    def at(read: Read, now: datetime, over: bool) -> Asking:
+        if clock.passed > 20 and not freed:
+            real.client().delete("%s/n0" % NODES)
+            add_nodes(real, ["n0"])
+            finish(other, "n0", "a", outcome)
+            freed.append(clock.passed)
+        return asking("h1", "a", now, over)
+
+    told: List[str] = []
+    assert budget.wait(at, rollout, 600, 10, told.append).may_start
+    assert [clock.passed] == freed and not any("healthy" in each or "half done" in each for each in told)
+    assert client.lists == 3
+
+
+def test_hosts_that_look_after_their_nodes_differently_list_no_more_than_others(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0", "n1", "n2"])
+    rollout = rollout_of(hosts(3), limit=1)
+    budget_of(real.client(), namespace).ask(asking("h0", now=NOW), rollout)
+    budget, _clock, client = counted(real, namespace)
+    turns = iter(range(10 ** 6))
+
+    def at(read: Read, now: datetime, over: bool) -> Asking:
+        number = next(turns) % 2
+        return replace(asking("h%d" % (1 + number), "a", now, over), seconds=(600, 300)[number])
+
+    assert not budget.wait(at, rollout, 600, 10).may_start
+    assert client.lists <= 600 / 60 + 2
+    assert budget.read().pool(POOL).rollout.runs["a"].seconds == 600  # type: ignore[union-attr]
 
 
 def test_nobody_begins_by_nodes_that_were_seen_before(real: RealApi, namespace: str) -> None:
