@@ -22,7 +22,8 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
-from ..module_utils.rollout.hosts import REPAIR, Known, aim_of, host_of
+from ..module_utils.rollout.change import REPAIR
+from ..module_utils.rollout.hosts import Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of

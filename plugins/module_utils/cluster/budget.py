@@ -53,7 +53,7 @@ from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
-from .labels import HEALTH_MANAGER, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
+from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
@@ -484,23 +484,27 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
     if not facts["present"] and facts["name"] not in names:
         return None
     ours = cordoned_by(node) is not None
+    is_theirs = bool(facts["unschedulable"]) and not ours
+    # Of an admin's cordon nothing can be seen there, but of his mark
+    held = str(facts["annotations"].get(HOLD) or "")
+    by_itself = is_theirs and reading.mends and not held and cordoned_by_managers(node) == [HEALTH_MANAGER]
     taint = reading.startup_taint
     joins = bool(taint) and any(each.get("key") == taint for each in facts["taints"]) and facts["annotations"].get(
         TAINTED) != taint
     unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
     return NodeState(
         name=str(facts["name"]), ready=facts["ready"], ours=ours, kept=is_kept(node),
-        cordoned_by=_who_cordoned(node, reading.mends) if facts["unschedulable"] and not ours else "",
+        cordoned_by=_who_cordoned(node, held) if is_theirs and not by_itself else "", by_itself=by_itself,
         marks=tuple(reading.marks(node)),
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
         clique=str(facts["clique"] or ""), unhealthy=unhealthy)
 
 
-def _who_cordoned(node: Mapping[str, Any], mends: bool) -> str:
+def _who_cordoned(node: Mapping[str, Any], held: str) -> str:
     why = cordoned_by_its_host(node)
-    if why and mends and cordoned_by_managers(node) == [HEALTH_MANAGER]:
-        return ""
+    if why and held:
+        return "%s (%s: %s)" % (OTHERS, HOLD, held)
     return "its own host (%s)" % why if why else OTHERS
 
 

@@ -21,7 +21,7 @@ from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, M
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
-from .change import is_of_one_policy
+from .change import REPAIR, is_of_one_policy, repairs
 from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Decision, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
 from .planner import decide, decide_again, failed_before, incomplete, proved, renewed, to_prove
@@ -40,6 +40,8 @@ CLAIM = timedelta(minutes=2)
 BEAT = timedelta(minutes=1)
 # How long those that begin together wait for the one that has reserved their places to confirm them
 CONFIRMING = timedelta(minutes=2)
+# Characters of a reason: all that is shared is one object, and whoever gives the reason has said the whole
+REASON = 500
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
 PROOFS = 200
@@ -65,6 +67,7 @@ class Slot:
     failure:   the slot of an earlier change that failed here, which is there again where this one is left undone.
     aim:       of the rollout that it is of; '' where that was not written down.
     joined:    of one that does not count, whether its Node has been seen in the cluster.
+    domain:    the failure domain that its run knows it to be in, where its Node may not say so.
     """
 
     host: str
@@ -81,6 +84,7 @@ class Slot:
     failure: Optional[Slot] = None
     aim: str = ""
     joined: bool = False
+    domain: str = ""
 
     @property
     def earlier_failure(self) -> Optional[Slot]:
@@ -159,7 +163,8 @@ class Pool:
     claims:              {part of the fleet: the unit whose its next places are}.
     seconds:             {kind: how long its last changes took}.
     canaries:            {unit: the canary that waits, and asks}.
-    last:                the rollout that was closed last, while none is open.
+    last:                the rollout that was closed last, while none is open but one that repairs: hosts that are
+                         repaired have nothing in common.
     signs:               {node: what was found of it after its last change}, of those of which something was.
     """
 
@@ -200,6 +205,7 @@ class NodeState:
 
     cordoned_by: who took it out of service, where that was not us; '' nobody. ours: whether it was us.
     kept:        whether that was for checks that have failed: no change is under way there.
+    by_itself:   whether its own host took it out of service, and that is no obstacle, as a repair is asked for.
     in_service:  False for one that has not taken work yet.
     unhealthy:   what is wrong with its GPUs as far as the Node tells, '' nothing.
     """
@@ -209,6 +215,7 @@ class NodeState:
     cordoned_by: str = ""
     ours: bool = False
     kept: bool = False
+    by_itself: bool = False
     marks: Tuple[str, ...] = ()
     in_service: bool = True
     domain: str = ""
@@ -380,6 +387,11 @@ def begun(record: Record, pool_name: str, run: str, node: str, together: Iterabl
     return record.but(pool_name, replace(pool, slots={**pool.slots, **slots}))
 
 
+def began_a_repair(slot: Slot) -> bool:
+    """Whether the change that is under way on a node, or was, is a repair."""
+    return slot.state == WORKING and repairs(slot.policy)
+
+
 def is_held(pool: Pool, node: str, run: str) -> bool:
     """Whether a run has the place of a node. One that counted as dead may have lost it."""
     slot = pool.slots.get(node)
@@ -415,6 +427,7 @@ def ended(
     """
     pool = record.pool(pool_name)
     slot = pool.slots.get(node)
+    reason = _short(reason)
     if is_late(pool, node, run, outcome):
         return record
     at_work = slot is not None and slot.state == WORKING and slot.run != run
@@ -430,7 +443,8 @@ def ended(
     opened = pool.rollout
     if outcome == FAILED:
         before = slot or (Slot(node, run, now) if host is None else Slot(
-            host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind)))
+            host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind),
+            domain=host.domain))
         slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
     elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
         opened = replace(opened, done={**opened.done, node: now},
@@ -444,13 +458,18 @@ def ended(
     if outcome == DONE and slot is not None and slot.state == WORKING:
         proofs = {**pool.proofs, **dict.fromkeys(slot.proofs, Proof(node, now))}
         newest = sorted(proofs.items(), key=lambda each: each[1].at)[-PROOFS:]
-        pool = replace(pool, proofs=dict(newest), seconds=_remembered(
+        # How long a repair takes says nothing of a change of this kind
+        pool = replace(pool, proofs=dict(newest), seconds=pool.seconds if began_a_repair(slot) else _remembered(
             pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
     if outcome in (DONE, FREED):
         others = {name: found for name, found in pool.signs.items() if name != node}
         told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
         pool = replace(pool, signs={**others, **told})
     return record.but(pool_name, pool)
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= REASON else reason[:REASON - 4] + " ..."
 
 
 def is_late(pool: Pool, node: str, run: str, outcome: str) -> bool:
@@ -481,8 +500,13 @@ def closed(record: Record, pool_name: str, run: str) -> Record:
     if opened is not None and run in opened.runs:
         opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
         if not opened.runs:
-            opened, last = None, opened
+            opened, last = None, _last(pool, opened)
     return record.but(pool_name, replace(_without(pool, lambda name: name == run), rollout=opened, last=last))
+
+
+def _last(pool: Pool, over: Optional[OpenRollout]) -> Optional[OpenRollout]:
+    """What others go by, where a rollout is over."""
+    return pool.last if over is None or over.aim == REPAIR else over
 
 
 def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
@@ -543,8 +567,8 @@ def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> D
 
 def beside(state: NodeState, slot: Optional[Slot] = None) -> Host:
     """A node of the pool that is no host of the run."""
-    return Host(node_name(state.name), state.name, domain=state.domain, clique=state.clique, ready=state.ready,
-                cordoned_by=state.cordoned_by, in_service=slot.counts if slot else state.in_service, of_run=False)
+    return Host(node_name(state.name), state.name, domain=state.domain or (slot.domain if slot else ""),
+                clique=state.clique, ready=state.ready, cordoned_by=state.cordoned_by, in_service=slot.counts if slot else state.in_service, of_run=False)
 
 
 def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
@@ -577,12 +601,12 @@ def _opened(
             name, other.controller, instant_text(there.since)), other.since)
     if there is not None and there.aim == asking.aim and living:
         return replace(pool, rollout=replace(there, runs={**living, asking.run: us})), None
-    policy, earlier = rollout.policy, there or pool.last
-    before = {**earlier.before, **earlier.done} if earlier is not None and earlier.aim == asking.aim else {}
+    policy, last = rollout.policy, _last(pool, there)
+    before = {**last.before, **last.done} if last is not None and last.aim == asking.aim != REPAIR else {}
     return replace(
         pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
         claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us}, before=before),
-        last=None), None
+        last=last if asking.aim == REPAIR else None), None
 
 
 def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:
@@ -688,7 +712,7 @@ def _reserved(
             begun=alone or (before is not None and before.begun and before.state == WORKING),
             counts=counts, proofs=proofs, policy=host.policy, kind=str(host.kind),
             failure=before.earlier_failure if before else None, aim=asking.aim,
-            joined=not counts and host.node in nodes)
+            joined=not counts and host.node in nodes, domain=host.domain)
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
     canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
     return replace(pool, slots=slots, claims=claims, canaries=canaries)
@@ -739,6 +763,7 @@ def _present(
     in_progress: Set[str] = set()
     elsewhere: Set[str] = set()
     half_done: Set[str] = set()
+    repaired: Set[str] = set()
     canaries: Set[str] = set()
     failed: Dict[str, str] = {}
     otherwise: Dict[str, str] = {}
@@ -755,6 +780,7 @@ def _present(
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
         elif stands.state == WORKING:
             half_done.add(name)
+            repaired.update([name] if began_a_repair(stands) and asking.aim != REPAIR else ())
         elif any(is_of_one_policy(stands.policy, each) for each in policies):
             failed[name] = stands.reason
             canaries.update([name] if stands.proofs else ())
@@ -765,14 +791,17 @@ def _present(
                    if name in asking.unreachable or not host.reachable} - elsewhere
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
-    done = {names[node] for node in opened.done if node in names}
+    # What was repaired may be sick again, and is then this run's to repair, if that is what it has found
+    us = opened.runs.get(asking.run)
+    over = {node for node, at in opened.done.items() if asking.aim != REPAIR or us is None or at >= us.since}
+    done = {names[node] for node in over if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
     # Those of earlier runs that this one is to change anew are no measure of what it does
     wanted = {host.proof for host in rollout.of_run.values() if host.plan}
     earlier = (*opened.before, *(told.node for proof, told in pool.proofs.items() if proof in wanted))
-    changed = {names[node]: node for node in (*earlier, *opened.done)
-               if node in opened.done or names.get(node) not in of_units if node in names}
+    changed = {names[node]: node for node in (*earlier, *over)
+               if node in over or names.get(node) not in of_units if node in names}
     found = worse_off({**asking.signs, **{name: pool.signs[node] for name, node in changed.items()
                                           if node in pool.signs}}, list(changed), waiting)
     unhealthy = dict(found)
@@ -796,11 +825,13 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done),
-        kept=frozenset(names[state.name] for state in ours if state.kept), done=frozenset(done),
+        kept=frozenset(names[state.name] for state in ours if state.kept), repaired=frozenset(repaired),
+        done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,
         failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
+        by_themselves=frozenset(names[state.name] for state in nodes.values() if state.by_itself),
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},
         not_ready=frozenset(names[state.name] for state in nodes.values() if not state.ready),
         unreachable=frozenset(unreachable),

@@ -15,8 +15,8 @@ RUNTIMES = ("containerd", "crio", "docker")
 # Before a capability that has nothing to do
 IDLE = "-"
 # What is asked of this one is what comes next, and not its options: where a remedy has failed, another one, or a second
-# try that was written down, is another change
-BY_STEPS = "repair"
+# try that was written down, is another change. Runs of this aim do nothing else
+REPAIR = "repair"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def change_of(plan: Plan, before: HostFacts, after: HostFacts, runtime: str, cli
     promise: Mapping[str, Any] = {
         name: value for name, value in plan.promise().items() if name in ("schema", "steps", "requirements")}
     asked = dict(plan.policies)
-    if BY_STEPS in concerned:
-        asked[BY_STEPS] = digest([part.promise() for part in parts if part.capability == BY_STEPS])
+    if REPAIR in concerned:
+        asked[REPAIR] = digest([part.promise() for part in parts if part.capability == REPAIR])
     boards = Counter("10de:%s" % gpu.device_id for gpu in before.gpus)
     return Change(
         digest=digest(promise) if parts else "",
@@ -78,6 +78,11 @@ def concerned_by(policy: str) -> str:
 def asked_by(policy: str) -> str:
     """What a policy asks, whatever is done of it."""
     return " ".join(part[len(IDLE):] if part.startswith(IDLE) else part for part in policy.split())
+
+
+def repairs(policy: str) -> bool:
+    """Whether it mends what is sick."""
+    return any(part.partition("=")[0] == REPAIR for part in concerned_by(policy).split())
 
 
 def is_of_one_policy(one: str, other: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
 from .budget import FAILED, IsAlive, NodeState, Pool, Slot
-from .change import asked_by, concerned_by, is_of_one_policy
+from .change import asked_by, concerned_by, is_of_one_policy, repairs
 from .model import Host, Kind
 from .policy import Policy
 
@@ -75,10 +75,6 @@ def host_of(
     )
 
 
-# Of runs that repair: what is wrong with each of their hosts is its own
-REPAIR = "repair"
-
-
 def aim_of(hosts: Iterable[Host]) -> str:
     """What runs have in common that bring hosts to the same. Those count too where nothing is left to be done: who goes
     on where a run has ended has its aim."""
@@ -87,18 +83,23 @@ def aim_of(hosts: Iterable[Host]) -> str:
 
 def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
-    that is refused says why itself. What a repair has left sick no other change mends: that counts for all of them."""
+    that is refused says why itself. What a repair has left sick no other change mends, and what a change has left no
+    repair does: that counts for all of them, and still where another one has begun since and did not end."""
     stood = None if slot is None else slot.without_its_run
+    if stood is not None and stood.state != FAILED and stood.failure is not None and not _may_mend(
+            stood.failure.policy, policy):
+        stood = stood.failure
     if stood is None or stood.state != FAILED:
         return ""
-    is_sick = _repairs(stood.policy) and not _repairs(policy)
-    if not (is_sick or (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
+    if _may_mend(stood.policy, policy) and not (
+            is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
         return ""
     return stood.reason or "no reason was told"
 
 
-def _repairs(policy: str) -> bool:
-    return any(part.partition("=")[0] == REPAIR for part in concerned_by(policy).split())
+def _may_mend(failed: str, policy: str) -> bool:
+    """Whether a policy may do what one that failed did not: both are of a repair, or none is."""
+    return repairs(failed) == repairs(policy)
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:

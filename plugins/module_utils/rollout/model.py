@@ -241,6 +241,7 @@ class Present:
     in_progress:      hosts that are out of service for a change now, those of other runs included.
     half_done:        hosts that are out of service by a run which is no more.
     kept:             those of half_done that are so for checks which failed: nothing is to go on.
+    repaired:         those of half_done of which a repair is half done, while this is none.
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.
     failed:           {host: what failed} by a change of this policy; they keep their places.
@@ -249,6 +250,7 @@ class Present:
     unhealthy:        {changed host: what is wrong with it since}.
     found:            those of unhealthy of which checks have found something: a person takes it away, or their change.
     cordoned:         {host: who took it out of service}, where that was not us.
+    by_themselves:    those that their own hosts took out of service, which may begin all the same.
     marked:           {host: the mark of another manager}: it is not begun with, and takes no place.
     not_ready:        hosts whose Node is not Ready.
     unreachable:      hosts that could not be reached.
@@ -267,6 +269,7 @@ class Present:
     in_progress: FrozenSet[str] = frozenset()
     half_done: FrozenSet[str] = frozenset()
     kept: FrozenSet[str] = frozenset()
+    repaired: FrozenSet[str] = frozenset()
     done: FrozenSet[str] = frozenset()
     left: FrozenSet[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -275,6 +278,7 @@ class Present:
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     found: FrozenSet[str] = frozenset()
     cordoned: Mapping[str, str] = field(default_factory=dict)
+    by_themselves: FrozenSet[str] = frozenset()
     marked: Mapping[str, str] = field(default_factory=dict)
     not_ready: FrozenSet[str] = frozenset()
     unreachable: FrozenSet[str] = frozenset()
@@ -343,13 +347,14 @@ class Slots:
     half_done: Tuple[str, ...] = ()
     unhealthy: Tuple[str, ...] = ()
     cordoned: Tuple[str, ...] = ()
+    by_themselves: Tuple[str, ...] = ()
     not_ready: Tuple[str, ...] = ()
     unreachable: Tuple[str, ...] = ()
 
     @property
     def taken(self) -> int:
         return sum(map(len, (self.in_progress, self.failed, self.half_done, self.unhealthy, self.cordoned,
-                             self.not_ready, self.unreachable)))
+                             self.by_themselves, self.not_ready, self.unreachable)))
 
     @property
     def free(self) -> int:
@@ -358,6 +363,7 @@ class Slots:
     def __str__(self) -> str:
         kinds = (("in progress", self.in_progress), ("failed", self.failed), ("half done", self.half_done),
                  ("changed and not healthy", self.unhealthy), ("cordoned by others", self.cordoned),
+                 ("cordoned by their own hosts", self.by_themselves),
                  ("not Ready", self.not_ready), ("unreachable", self.unreachable))
         told = ["%d %s (%s)" % (len(names), what, some(names)) for what, names in kinds if names]
         return "%d of %d free%s" % (self.free, self.limit, "".join("; " + each for each in told))

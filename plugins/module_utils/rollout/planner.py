@@ -418,7 +418,7 @@ class _Standing:
         # What is in progress or failed through us, and all that is out of service
         self._active: Set[str] = {*self._slots.in_progress, *self._slots.failed}
         self._out: Set[str] = {*self._active, *self._slots.half_done, *self._slots.unhealthy, *self._slots.cordoned,
-                               *self._slots.not_ready, *self._slots.unreachable}
+                               *self._slots.by_themselves, *self._slots.not_ready, *self._slots.unreachable}
         # What ends by itself: nothing that went out of reach in the middle of it
         self._passing: Set[str] = set(self._slots.in_progress) - present.unreachable
         # What only a person ends. A node that is not Ready, or offers too little after its change, may come back; what
@@ -476,8 +476,8 @@ class _Standing:
             return found
 
         return Slots(self._rollout.limits.total, first(present.in_progress), first(self._failed), first(half_done),
-                     first(present.unhealthy), first(present.cordoned), first(present.not_ready),
-                     first(present.unreachable))
+                     first(present.unhealthy), first(present.cordoned), first(present.by_themselves),
+                     first(present.not_ready), first(present.unreachable))
 
     def _reasons_to_stop(self) -> Iterable[Refusal]:
         policy, present = self._rollout.policy, self._present
@@ -569,7 +569,9 @@ class _Standing:
         if canary is not None and unit.place is Place.in_order and not begun:
             cause, why = canary
             return self._waiting(unit, cause, "waits for the canary %s" % why, self._watched)
-        for proof in to_prove(self._rollout, unit, self._proved) if not begun else ():
+        # What a repair began is out of service already, and has nothing of this change yet
+        is_new = not begun or not present.repaired.isdisjoint(self._left(unit))
+        for proof in to_prove(self._rollout, unit, self._proved) if is_new else ():
             if proof in self._proving:
                 return self._waiting(
                     unit, Cause.person if proof in present.disproved else Cause.canary,

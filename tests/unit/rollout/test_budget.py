@@ -155,7 +155,7 @@ class TestRecord:
         del data["pools"][POOL]["canaries"], data["pools"][POOL]["last"], data["pools"][POOL]["rollout"]["before"]
         del data["pools"][POOL]["rollout"]["runs"]["a"]["seconds"]
         data["pools"][POOL]["rollout"]["left"] = ["m"]
-        for name in ("failure", "aim", "joined"):
+        for name in ("failure", "aim", "joined", "domain"):
             del data["pools"][POOL]["slots"]["n"][name]
         assert read_record(json.dumps(data)) == record
 
@@ -1084,6 +1084,127 @@ def test_nine_of_ten_were_over_by_then(known: Tuple[int, ...], expected: Optiona
     assert Pool(seconds={"kind": known}).expected("kind") == expected
 
 
+class TestRepairs:
+    """Repairs share the budget with the rollouts of changes, and say nothing of these."""
+
+    def room(self, number: int = 3, record: Optional[Record] = None, **options: Any) -> Room:
+        hosts = [host("h%d" % each, policy="repair=%d" % each) for each in range(1, number + 1)]
+        return Room(rollout_of(*hosts, **options), record)
+
+    def repair(self, room: Room, name: str, run: str = "r") -> Answer:
+        answer = room.ask(name, run, aim="repair")
+        if answer.may_start:
+            room.record = begun(room.record, POOL, run, "n-" + name, answer.before)
+        return answer
+
+    def test_nodes_that_their_own_hosts_took_out_count_and_need_no_place(self) -> None:
+        room = self.room(limit=1)
+        room.nodes.update((name, replace(room.nodes[name], by_itself=True)) for name in ("n-h2", "n-h3"))
+        answer = self.repair(room, "h1")
+        assert answer.waiting is not None and answer.waiting.cause is Cause.slots and answer.waiting.lasts
+        assert "0 of 1 free; 2 cordoned by their own hosts (h2, h3)" in answer.waiting.why
+        assert self.repair(room, "h2").may_start
+        assert not self.repair(room, "h3").may_start
+
+    def test_one_that_is_out_already_is_repaired_beside_others_that_are(self) -> None:
+        room = self.room(limit=2, record=Record({POOL: Pool(slots={
+            "n-h3": Slot("h3", "s", NOW, FAILED, policy="driver=q", reason="x")})}))
+        room.nodes["n-x"] = NodeState("n-x", ready=False)
+        assert not self.repair(room, "h1").may_start
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], by_itself=True)
+        assert self.repair(room, "h1").may_start
+
+    def test_what_was_found_of_changed_hosts_counts_still_when_others_were_repaired_since(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=1))
+        room.begin("h1")
+        room.record = ended(room.record, POOL, "n-h1", "a", DONE, "", NOW, signs=["health: xid 63"])
+        room.close()
+        repairs = self.room(5, room.record)
+        assert self.repair(repairs, "h5").may_start
+        repairs.end("h5", run="r")
+        repairs.close("r")
+        room = Room(rollout_of(host("h1", plan=""), *fleet(3)[1:], limit=1), repairs.record)
+        answer = room.ask("h2", "b")
+        assert answer.waiting is not None and answer.waiting.cause is Cause.person and "xid 63" in answer.waiting.why
+
+    def test_a_run_of_changes_that_was_killed_is_known_after_a_repair(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.end("h1")
+        repairs = self.room(5, room.record)
+        repairs.dead.add("a")
+        assert self.repair(repairs, "h5").may_start
+        repairs.close("r")
+        room.record = repairs.record
+        room.ask("h2", "b")
+        assert room.pool.rollout is not None and set(room.pool.rollout.before) == {"n-h1"}
+
+    def test_one_that_was_repaired_long_ago_is_no_measure_of_repairs(self) -> None:
+        room = self.room(limit=1, record=Record({POOL: Pool(last=OpenRollout("repair", NOW, before={"n-x": NOW}))}))
+        room.nodes["n-x"] = NodeState("n-x", unhealthy="7 of 8")
+        assert self.repair(room, "h1").may_start
+
+    def test_one_that_is_sick_again_is_repaired_again_by_who_has_found_that(self) -> None:
+        room = self.room(limit=2)
+        assert self.repair(room, "h1", "a").may_start
+        room.now += timedelta(minutes=1)
+        assert self.repair(room, "h2", "b").may_start
+        room.now += timedelta(minutes=1)
+        room.end("h1", run="a")
+        # Who had planned before that has found what is mended
+        assert self.repair(room, "h1", "b").is_final
+        room.now += timedelta(minutes=30)
+        room.end("h2", run="b")
+        assert self.repair(room, "h3", "c").may_start
+        assert self.repair(room, "h1", "c").may_start
+
+    def test_how_long_one_takes_is_not_expected_of_changes(self) -> None:
+        room = self.room(record=Record({POOL: Pool(seconds={str(H100): (1800,)})}))
+        assert self.repair(room, "h1").may_start
+        room.now += timedelta(seconds=70)
+        room.end("h1", run="r")
+        assert room.pool.seconds == {str(H100): (1800,)}
+
+    @pytest.mark.parametrize("policy, at_once", [("repair=r", 1), ("q1", 3)])
+    def test_one_of_the_nodes_of_killed_repairs_proves_the_change_for_the_others(
+        self, policy: str, at_once: int
+    ) -> None:
+        slots = {"n-h%d" % each: Slot("h%d" % each, "r", NOW, policy=policy) for each in (1, 2, 3)}
+        hosts = [replace(each, half_done=number < 3) for number, each in enumerate(fleet(6))]
+        room = Room(rollout_of(*hosts, limit=3, canaries="every_kind"), Record({POOL: Pool(slots=slots)}))
+        room.dead.add("r")
+        started: List[str] = []
+        for expected in (at_once, 4, 6):
+            started += [unit.hosts[0] for unit in room.rollout.units
+                        if unit.hosts[0] not in started and room.begin(unit.hosts[0]).may_start]
+            assert len(started) == expected
+            for name in room.held().intersection(started):
+                room.end(name)
+
+
+class TestSharedWords:
+    def test_a_domain_that_only_the_inventory_knows_counts_for_other_runs_too(self) -> None:
+        record = Record()
+        for outcome in (None, FAILED):
+            one = Room(rollout_of(host("a0", domain="rack-1"), limit=5, domain_limit=1), record)
+            other = Room(rollout_of(host("b0", domain="rack-1"), limit=5, domain_limit=1))
+            for room in (one, other):
+                room.nodes = {node: NodeState(node) for node in ("n-a0", "n-b0")}
+            assert outcome or one.begin("a0", "a").may_start
+            if outcome:
+                one.end("a0", outcome)
+            other.record = record = one.record
+            answer = other.ask("b0", "b")
+            assert answer.waiting is not None and "failure domain rack-1 has 0 of 1 free" in answer.waiting.why
+
+    @pytest.mark.parametrize("outcome", [FAILED, LEFT])
+    def test_a_reason_of_any_length_is_written_down(self, outcome: str) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.end("h1", outcome, reason="x" * 10 ** 6)
+        assert len(written(room.record)) < 3000 and "xxx ..." in written(room.record)
+
+
 class TestHosts:
     TOLD = {"converged": False, "disruption": "reboot", "refusals": [], "unfinished": [], "change": {
         "digest": "p1", "policy": "q1", "board": "b", "system": "s", "runtime": "r", "driver_from": "1",
@@ -1111,15 +1232,30 @@ class TestHosts:
     @pytest.mark.parametrize("stood, asked, counts", [
         ("driver=a", "driver=a", True), ("driver=a", "driver=b", False), ("driver=a", "-driver=a", True),
         ("repair=a", "driver=b -repair=c", True), ("repair=a", "-driver=b -repair=c", True),
-        ("repair=a", "repair=b", False), ("repair=a", "repair=a", True), ("driver=a", "repair=b", False),
+        ("repair=a", "repair=b", False), ("repair=a", "repair=a", True), ("driver=a", "-activation=a repair=b", True),
     ])
-    def test_what_a_repair_has_left_sick_counts_for_every_other_change(
+    def test_what_a_repair_has_left_sick_counts_for_every_other_change_and_the_other_way_round(
         self, stood: str, asked: str, counts: bool
     ) -> None:
-        """Else a node that waits for a part is given back by the next upgrade; another remedy is tried all the same."""
+        """Else a node that waits for a part is given back by the next upgrade, and one whose upgrade has failed by a
+        repair; another remedy is tried all the same."""
         slot = Slot("h", "a", NOW, FAILED, policy=stood, reason="a part is to go")
         made = self.of(slot, told={**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}})
         assert made.failed == ("a part is to go" if counts else "")
+
+    @pytest.mark.parametrize("stood, began, asked, counts", [
+        ("repair=a", "repair=b", "driver=b -repair=c", True), ("repair=a", "repair=b", "-driver=b -repair=c", True),
+        ("repair=a", "repair=b", "repair=b", False), ("driver=a", "driver=b", "driver=b", False),
+        ("driver=a", "driver=b", "repair=c", True),
+    ])
+    def test_what_has_failed_counts_though_another_try_was_killed_since(
+        self, stood: str, began: str, asked: str, counts: bool
+    ) -> None:
+        failure = Slot("h", "a", NOW, FAILED, policy=stood, reason="a part is to go")
+        slot = Slot("h", "b", NOW, policy=began, failure=failure)
+        told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}}
+        for dead in (frozenset("b"), frozenset()):
+            assert self.of(slot, told=told, dead=dead).failed == ("a part is to go" if counts else "")
 
     def test_what_no_run_has_closed_is_something_to_do(self) -> None:
         told = {"converged": False, "disruption": "none", "unfinished": ["driver/module.load/nvidia"], "change": {}}
