@@ -22,7 +22,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
-from ..module_utils.rollout.change import REPAIR
+from ..module_utils.rollout.change import REPAIR, repairs
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
@@ -294,7 +294,8 @@ class ActionModule(ClusterAction):
     def _holders(self, pool: Pool, options: Mapping[str, Any]) -> Dict[str, Any]:
         """Who holds a place, and whose rollout is open, for people."""
         slots = [{"node": node, "host": slot.host, "run": slot.run, "state": slot.state,
-                  "since": slot.since.isoformat(), "reason": slot.reason, "told": self._left(node, slot, options)}
+                  "since": slot.since.isoformat(), "reason": slot.reason, "repairs": repairs(slot.policy),
+                  "told": self._left(node, slot, options)}
                  for node, slot in sorted(pool.slots.items())]
         return {"held": slots, "open": {} if pool.rollout is None else {
             "aim": pool.rollout.aim, "since": pool.rollout.since.isoformat(),
@@ -601,7 +602,8 @@ def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
     told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
                                        for name in rollout.beside}
     told.update((name, _refused(refusal)) for name, refusal in rollout.refused.items())
-    told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why})
+    told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why,
+                        **({"kept": True} if rollout.hosts[name].kept else {})})
                 for unit in rollout.units for name in unit.hosts)
     return told
 

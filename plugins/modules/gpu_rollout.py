@@ -321,7 +321,7 @@ clusters:
 of_hosts:
   description:
     - Of each host its C(place) (C(beside), C(refused), C(half_done), C(canary) or C(in_order)), its C(unit) and
-      C(why).
+      C(why); and C(kept), true, where its node is out of service for checks that have failed, and has no place.
     - With O(state=settled) of those that are refused, as their change has failed before and nobody has looked at it.
   returned: with O(state=planned) and O(state=settled)
   type: dict
@@ -400,6 +400,7 @@ held:
     state: {description: C(working) or C(failed)., type: str, returned: success}
     since: {description: From when on., type: str, returned: success}
     reason: {description: What failed., type: str, returned: success}
+    repairs: {description: Whether it is for a repair., type: bool, returned: success}
     told:
       description:
         - The same for a person, with the command to type where its change has failed, or with what to do where this run

@@ -21,6 +21,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Requirement,
     Step,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DEFAULT_POOL,
+    FAILED,
+    OpenRollout,
+    Pool,
+    Run,
+    Slot,
+)
 
 RESET = Step("repair", "repair.reset", "0000:3b:00.0", "GPU 0000:3b:00.0: xid 95.", Disruption.gpu_reset,
              change={"before": {"GPU": "sick"}, "after": {"GPU": "reset (try 1)"}})
@@ -127,6 +135,41 @@ def test_outside_the_windows_no_sick_node_is_touched(site: Site) -> None:
     told = repair(site, {"gpu-1": host(RESET, looks=found("xid 95"))}, gpu_rollout_windows=[window])
     assert repaired(site) == [] and site.cordoned() == [] and site.held() == {}, told
     assert "Left to a later run: no window is open; the next opens at " in told and " 12:00 UTC" in told, told
+
+
+@pytest.mark.parametrize("policy, is_given_back", [("driver=a", False), ("repair=a", True)])
+def test_what_was_left_half_done_is_given_back_where_a_repair_has_left_it(
+    in_words: Hosts, policy: str, is_given_back: bool
+) -> None:
+    """A repair finds a host well in the middle of its driver's exchange, of which it asks nothing."""
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops"}})
+    then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    slot = Slot("gpu-1", "dead@other", then, policy=policy)
+    opened = OpenRollout("x", then, {"dead@other": Run("other", then, then, 1)})
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": slot}, rollout=opened)))
+    told = repair(site, {})
+    assert site.cordoned() == ([] if is_given_back else ["gpu-1"]), told
+    assert site.held() == ({} if is_given_back else {"gpu-1": "working"}), told
+
+
+def test_a_repair_leaves_a_node_to_a_person_whose_change_has_failed(in_words: Hosts) -> None:
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "a@other", "gpuops.nvidia.com/cordon-reason": "Failed: no driver."}})
+    then = datetime.now(timezone.utc).replace(microsecond=0)
+    failed = Slot("gpu-1", "a@other", then, FAILED, proofs=("policy: x",), policy="driver=a", reason="no driver")
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
+    told = repair(site, {"gpu-1": host(RESET)})
+    assert repaired(site) == [] and "rollout.failed_before" in told and "no driver" in told, told
+    assert site.cordoned() == ["gpu-1"] and site.record().slots == {"gpu-1": failed}, told
+
+
+@pytest.mark.variation
+def test_what_was_kept_for_checks_that_pass_by_now_is_given_back(in_words: Hosts) -> None:
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "Failed: Xid 95."}})
+    told = repair(site, {})
+    assert site.cordoned() == [], told
 
 
 def test_where_many_are_sick_at_once_none_is_repaired(in_words: Hosts) -> None:
