@@ -87,8 +87,11 @@ def repaired(site: Site) -> List[str]:
 
 
 def test_a_sick_node_is_repaired_validated_looked_at_and_given_back_and_nothing_else_is_changed(site: Site) -> None:
-    told = repair(site, {"gpu-1": host(RESET)})
+    told = repair(site, {"gpu-1": host(RESET)}, gpu_allowed_disruption="reboot", mig_reboot_timeout=1000)
     assert repaired(site) == ["gpu-1"] and site.cordoned() == [] and site.held() == {}, told
+    # As long as a reboot may take, and what may hold a lock after it
+    assert 1000 + 600 + 60 in [(request.body or {}).get("spec", {}).get("leaseDurationSeconds")
+                               for request in site.hosts.api.state.requests]
     # On the host, and in its cluster before the node is opened
     assert site.hosts.calls("gpu_validation") == 2 and site.hosts.calls("gpu_health") == 2, told
     # It loads a driver anew where a repair wants that, and does nothing else then
