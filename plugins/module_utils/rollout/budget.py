@@ -568,7 +568,8 @@ def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> D
 def beside(state: NodeState, slot: Optional[Slot] = None) -> Host:
     """A node of the pool that is no host of the run."""
     return Host(node_name(state.name), state.name, domain=state.domain or (slot.domain if slot else ""),
-                clique=state.clique, ready=state.ready, cordoned_by=state.cordoned_by, in_service=slot.counts if slot else state.in_service, of_run=False)
+                clique=state.clique, ready=state.ready, cordoned_by=state.cordoned_by,
+                in_service=slot.counts if slot else state.in_service, of_run=False)
 
 
 def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
