@@ -461,7 +461,8 @@ def ended(
         # How long a repair takes says nothing of a change of this kind
         pool = replace(pool, proofs=dict(newest), seconds=pool.seconds if began_a_repair(slot) else _remembered(
             pool.seconds, slot.kind, int((now - slot.since).total_seconds())))
-    if outcome in (DONE, FREED):
+    # A repair mends what was found, and not the change that may have brought it about
+    if outcome == FREED or (outcome == DONE and (slot is None or not began_a_repair(slot))):
         others = {name: found for name, found in pool.signs.items() if name != node}
         told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
         pool = replace(pool, signs={**others, **told})

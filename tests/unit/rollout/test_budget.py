@@ -1114,14 +1114,17 @@ class TestRepairs:
         room.nodes["n-h1"] = replace(room.nodes["n-h1"], by_itself=True)
         assert self.repair(room, "h1").may_start
 
-    def test_what_was_found_of_changed_hosts_counts_still_when_others_were_repaired_since(self) -> None:
+    @pytest.mark.parametrize("name", ["h1", "h5"])
+    def test_what_was_found_of_changed_hosts_counts_still_when_they_or_others_were_repaired_since(
+        self, name: str
+    ) -> None:
         room = Room(rollout_of(*fleet(3), limit=1))
         room.begin("h1")
         room.record = ended(room.record, POOL, "n-h1", "a", DONE, "", NOW, signs=["health: xid 63"])
         room.close()
         repairs = self.room(5, room.record)
-        assert self.repair(repairs, "h5").may_start
-        repairs.end("h5", run="r")
+        assert self.repair(repairs, name).may_start
+        repairs.end(name, run="r")
         repairs.close("r")
         room = Room(rollout_of(host("h1", plan=""), *fleet(3)[1:], limit=1), repairs.record)
         answer = room.ask("h2", "b")
