@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import zip_longest
 from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible.module_utils.common.validation import check_type_dict
 from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
@@ -25,7 +26,7 @@ from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Recor
 from ..module_utils.rollout.hosts import REPAIR, Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
-from ..module_utils.rollout.policy import OPTIONS, policy_of
+from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
@@ -44,6 +45,7 @@ OF_RECORD = ("pool", "namespace", "lease_namespace")
 # {option that another variable says: that variable}
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
 DOMAIN = PREFIX + "domain"
+_COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
 # How often a run says that it is at work, in the time for which that counts
@@ -84,12 +86,12 @@ class ActionModule(ClusterAction):
         "soak": {"type": "raw"},
         "expected_duration": {"type": "raw"},
         "unit_mode": {"type": "str"},
-        "unit_modes": {"type": "dict"},
+        "unit_modes": {"type": "raw"},
         "max_failures": {"type": "raw"},
         "max_unreachable": {"type": "raw"},
         "seed": {"type": "str"},
-        "windows": {"type": "list", "elements": "raw"},
-        "freezes": {"type": "list", "elements": "raw"},
+        "windows": {"type": "raw"},
+        "freezes": {"type": "raw"},
     }
 
     # Of the cluster that is planned
@@ -195,7 +197,7 @@ class ActionModule(ClusterAction):
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
         groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
-        said = [self._said(functools.partial(variables.value, group[0]), OF_CLUSTER) for group in groups]
+        said = [self._said(functools.partial(_value, variables, group[0]), OF_CLUSTER) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
             variable = {**self._variables, **ALSO_SAID}[option]
@@ -212,8 +214,9 @@ class ActionModule(ClusterAction):
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
-        # An empty text is what a form gives where nobody has answered
-        return {option: each for option, each in found.items() if each is not None and each != ""}
+        # An empty text is what a form gives where nobody has answered; of a collection the policy refuses it
+        return {option: each for option, each in found.items()
+                if each is not None and (each != "" or option in COLLECTIONS)}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         try:
@@ -256,7 +259,8 @@ class ActionModule(ClusterAction):
         self, options: Mapping[str, Any], record: Record, nodes: Mapping[str, NodeState],
         jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
     ) -> Dict[str, Any]:
-        policy = policy_of({name: options[name] for name in OPTIONS})
+        policy = policy_of({**{name: options[name] for name in OPTIONS},
+                            "unit_modes": _mapping(options["unit_modes"])})
         name = options["pool"]
         pool = record.pool(name)
         dead = frozenset(options["dead_runs"])
@@ -554,6 +558,22 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
+
+
+def _value(variables: PlayVariables, host: str, name: str) -> Any:
+    """What a host says by a variable. A collection that is there and null is one that somebody has left empty."""
+    found = variables.value(host, name)
+    return "" if found is None and name in _COLLECTED and name in variables.of(host) else found
+
+
+def _mapping(given: Any) -> Any:
+    """Of a text the mapping that it is, as Ansible takes an option; what is none is left to the policy to refuse."""
+    if not isinstance(given, str) or not given.strip():
+        return given
+    try:
+        return check_type_dict(given)
+    except TypeError:
+        return given
 
 
 def _node_of(variables: PlayVariables, host: str) -> str:

@@ -202,8 +202,8 @@ options:
         after another.
     type: str
   unit_modes:
-    description: The same for single cliques and job groups, by their names.
-    type: dict
+    description: The same for single cliques and job groups, a mapping by their names. An empty text is refused.
+    type: raw
   max_failures:
     description: With how many failed hosts it still goes on. V(0) by default.
     type: raw
@@ -217,13 +217,14 @@ options:
     type: str
   windows:
     description:
-      - When changes may begin, each with C(days), C(start), C(duration), C(zone) and, for some hosts, C(groups).
-    type: list
-    elements: raw
+      - When changes may begin, a list of mappings, each with C(days), C(start), C(duration), C(zone) and, for some
+        hosts, C(groups). V([]) is none; a text, an empty one too, is refused.
+    type: raw
   freezes:
-    description: When none may, each with C(from), C(to), C(reason) and, if need be, C(zone) and C(groups).
-    type: list
-    elements: raw
+    description:
+      - When none may, a list of mappings, each with C(from), C(to), C(reason) and, if need be, C(zone) and C(groups).
+        V([]) is none; a text, an empty one too, is refused.
+    type: raw
 attributes:
   check_mode:
     description: Can run in check mode; the record is read and not written. V(start) answers at once then.

@@ -21,8 +21,9 @@ PARALLEL, ROLLING = MODES = ("parallel", "rolling")
 WINDOWS, FREEZES = "windows", "freezes"
 OPTIONS = ("limit", "domain_limit", "canaries", "soak", "expected_duration", "unit_mode", "unit_modes", "max_failures",
            "max_unreachable", "seed", WINDOWS, FREEZES)
-# An empty word, as a form gives where nobody has answered, is no answer; but here it is a slip that opened all windows
-_COLLECTIONS = ("unit_modes", WINDOWS, FREEZES)
+# An empty word, as a form gives where nobody has answered, is no answer; but here it is a slip that opened all windows,
+# as an answer counts more than what the inventory says
+COLLECTIONS = ("unit_modes", WINDOWS, FREEZES)
 WINDOW_KEYS = ("days", "start", "duration", "zone", "groups")
 FREEZE_KEYS = ("from", "to", "reason", "zone", "groups")
 
@@ -37,6 +38,7 @@ _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DURATION = re.compile(r"(?=.)(?:([0-9]+)d)? ?(?:([0-9]+)h)? ?(?:([0-9]+)m)?")
 _MOMENT = re.compile(r"(2[01][0-9]{2}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}))?")
 _LONGEST = timedelta(days=7)
+_LONGEST_TEXT = 60
 _OF_ALL = "all"
 # Names of the database that are no place: what they mean is a matter of the machine
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
@@ -103,7 +105,7 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
     """The policy of options as a user gives them; None or an empty word is the default. Raises GpuOpsError with all
     slips."""
     given = {name: value for name, value in options.items() if value is not None and not (
-        isinstance(value, str) and not value.strip() and name not in _COLLECTIONS)}
+        isinstance(value, str) and not value.strip() and name not in COLLECTIONS)}
     refusals: List[Refusal] = []
     unknown = sorted(str(name) for name in given if name not in OPTIONS)
     if unknown:
@@ -193,7 +195,7 @@ def _mode(option: str, given: Any, refusals: List[Refusal]) -> Optional[str]:
         "rollout.unit_mode_unknown",
         found="`%s` has %s" % (option, _quoted(given)),
         wanted="%s, at once, or %s, one host after another" % MODES,
-        remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs",
+        remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs, {} of none",
         option=option,
     ))
     return None
@@ -219,9 +221,10 @@ def _entries(
     if not isinstance(entries, (list, tuple)):
         refusals.append(Refusal(
             "rollout.entries_no_list",
-            found="`%s` is %s" % (option, _quoted(entries)),
+            found="`%s` is %s" % (option, _told(entries)),
             wanted="a list, of which each entry is a mapping",
-            remedy="write it as a list; an empty one is none",
+            remedy="write it as a list; an empty one, [], is none. Surveys, and -e NAME=VALUE, give text: give a list "
+                   "as -e '{\"NAME\": [...]}', or in the inventory",
             option=option,
         ))
         return
@@ -437,6 +440,15 @@ def _moment(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[d
         remedy="write it so, in quotes where it has a time; what its zone is says zone",
     ))
     return None
+
+
+def _told(value: Any) -> str:
+    """What is there in the place of a list or a mapping; of a text that was to be one its beginning says enough."""
+    if not isinstance(value, str):
+        return _quoted(value)
+    if not value.strip():
+        return "empty"
+    return "text, %s" % _quoted(value if len(value) <= _LONGEST_TEXT else value[:_LONGEST_TEXT] + "...")
 
 
 def _quoted(value: Any) -> str:

@@ -61,7 +61,7 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
     *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
       for value in (5, "5", "soon", False, "8d", ["5m"])],
-    *[(option, "", code) for option, code in (
+    *[(option, empty, code) for empty in ("", "  ") for option, code in (
         ("unit_modes", "unit_mode_unknown"), ("windows", "entries_no_list"), ("freezes", "entries_no_list"))],
 ])
 def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
@@ -70,6 +70,17 @@ def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
     assert [each.code for each in refused.value.refusals] == ["rollout." + code]
     assert "`%s`" % option in refused.value.found
     assert refused.value.refusals[0].option == ("" if code == "option_unknown" else option)
+
+
+@pytest.mark.parametrize("text, told", [
+    ('[{"days": "sat"}]', "is text, '[{\"days\": \"sat\"}]'"), ("[" + 99 * "{}," + "]", "is text, '[{},"),
+    (" ", "is empty")])
+def test_a_text_in_the_place_of_a_list_is_told_to_be_one(text: str, told: str) -> None:
+    """As a survey gives it, and -e without JSON."""
+    with pytest.raises(GpuOpsError) as refused:
+        policy_of({"windows": text})
+    assert told in refused.value.found and len(refused.value.found) < 100
+    assert "-e '{" in refused.value.remedy
 
 
 @pytest.mark.parametrize("none", [0, "0", " 0 ", "0m"])
