@@ -194,7 +194,7 @@ options:
   expected_duration:
     description:
       - How long the change of a host takes, as V(30m), which is the default. Once hosts of its kind have been changed,
-        what nine of ten of these took counts, but never more than what is given here.
+        what nine of ten of these took counts, but never more than what is given here. V(1m) at least.
     type: raw
   unit_mode:
     description:

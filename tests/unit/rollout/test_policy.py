@@ -61,6 +61,7 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
     *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
       for value in (5, "5", "soon", False, "8d", ["5m"])],
+    *[("expected_duration", value, "duration_malformed") for value in (0, "0", "0m", "0h 0m")],
     *[(option, empty, code) for empty in ("", "  ") for option, code in (
         ("unit_modes", "unit_mode_unknown"), ("windows", "entries_no_list"), ("freezes", "entries_no_list"))],
 ])
