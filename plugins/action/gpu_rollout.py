@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import zip_longest
-from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ClassVar, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.module_utils.common.validation import check_type_dict
 from ansible.utils.display import Display
@@ -98,6 +98,8 @@ class ActionModule(ClusterAction):
     _known: Sequence[Known] = ()
     # {node: its host} of the cluster that is settled
     _hosts: Mapping[str, str] = {}
+    # Names of those of the whole inventory, whatever hosts the run is limited to
+    _groups: Collection[str] = ()
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -108,6 +110,7 @@ class ActionModule(ClusterAction):
         _refuse_missing(options)
         self._run = _identity(options["run"] or "", task_vars)
         if options["state"] == PLANNED:
+            self._groups = frozenset(map(str, task_vars["groups"]))
             return self._plan_all(PlayVariables(task_vars, self._templar, self._task), given, options)
         if options["state"] == CLOSED and options["planned"] is not None:
             return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
@@ -260,7 +263,7 @@ class ActionModule(ClusterAction):
         jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
     ) -> Dict[str, Any]:
         policy = policy_of({**{name: options[name] for name in OPTIONS},
-                            "unit_modes": _mapping(options["unit_modes"])})
+                            "unit_modes": _mapping(options["unit_modes"])}, self._groups)
         name = options["pool"]
         pool = record.pool(name)
         dead = frozenset(options["dead_runs"])

@@ -101,9 +101,12 @@ class Policy:
         return self.unit_modes.get(group, self.unit_mode)
 
 
-def policy_of(options: Mapping[str, Any]) -> Policy:
+def policy_of(options: Mapping[str, Any], groups: Optional[Collection[str]] = None) -> Policy:
     """The policy of options as a user gives them; None or an empty word is the default. Raises GpuOpsError with all
-    slips."""
+    slips.
+
+    groups: names of all host groups that there are; None where that is not known, as of a policy that was read before.
+    """
     given = {name: value for name, value in options.items() if value is not None and not (
         isinstance(value, str) and not value.strip() and name not in COLLECTIONS)}
     refusals: List[Refusal] = []
@@ -127,7 +130,7 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
     said["max_failures"] = _max_failures(given.get("max_failures", 0), refusals)
     said["seed"] = str(given.get("seed", ""))
     try:
-        said["windows"] = windows_of(given.get(WINDOWS, []), given.get(FREEZES, []))
+        said["windows"] = windows_of(given.get(WINDOWS, []), given.get(FREEZES, []), groups)
     except GpuOpsError as error:
         refusals.extend(error.refusals)
     if refusals:
@@ -135,15 +138,18 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
     return Policy(**{name: value for name, value in said.items() if value is not None})
 
 
-def windows_of(windows: Any, freezes: Any) -> Windows:
-    """The times at which changes may be made, of lists as a user writes them. Raises GpuOpsError with all slips."""
+def windows_of(windows: Any, freezes: Any, groups: Optional[Collection[str]] = None) -> Windows:
+    """The times at which changes may be made, of lists as a user writes them. Raises GpuOpsError with all slips.
+
+    groups: as those of policy_of.
+    """
     refusals: List[Refusal] = []
     opened = [each for where, entry in _entries(WINDOWS, windows, WINDOW_KEYS[:-1], WINDOW_KEYS, refusals)
-              for each in (_window(where, entry, refusals),) if each]
+              for each in (_window(where, entry, groups, refusals),) if each]
     zones = {each.zone for each in opened}
     of_all = zones.pop() if len(zones) == 1 else None
     frozen = [each for where, entry in _entries(FREEZES, freezes, FREEZE_KEYS[:3], FREEZE_KEYS, refusals)
-              for each in (_freeze(where, entry, of_all, refusals),) if each]
+              for each in (_freeze(where, entry, of_all, groups, refusals),) if each]
     if refusals:
         raise GpuOpsError.because([replace(each, option=WINDOWS if "`%s`" % WINDOWS in each.found else FREEZES)
                                    for each in refusals])
@@ -259,12 +265,14 @@ def _entries(
             yield where, entry
 
 
-def _window(where: str, entry: Mapping[str, Any], refusals: List[Refusal]) -> Optional[Window]:
+def _window(
+    where: str, entry: Mapping[str, Any], known: Optional[Collection[str]], refusals: List[Refusal]
+) -> Optional[Window]:
     days = _days(where, entry["days"], refusals)
     start = _start(where, entry["start"], refusals)
     lasting = _duration(where, entry["duration"], len({day.weekday for day in days}), refusals)
     zone = _zone(where, entry["zone"], refusals)
-    groups = _groups(where, entry.get("groups"), refusals)
+    groups = _groups(where, entry.get("groups"), known, refusals)
     if not days or start is None or lasting is None or zone is None or groups is None:
         return None
     return Window(days, start, lasting, zone, groups)
@@ -371,10 +379,23 @@ def _zone(where: str, given: Any, refusals: List[Refusal]) -> Optional[tzinfo]:
     return None
 
 
-def _groups(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[str, ...]]:
+def _groups(
+    where: str, given: Any, known: Optional[Collection[str]], refusals: List[Refusal]
+) -> Optional[Tuple[str, ...]]:
     if given is None:
         return ()
     if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given):
+        strange = [each for each in given if known is not None and each not in known and each != _OF_ALL]
+        if strange:
+            refusals.append(Refusal(
+                "rollout.group_unknown",
+                found="%s: the inventory has no group %s" % (where, ", ".join(map(_quoted, strange))),
+                wanted="names of host groups of the inventory: a freeze of another one keeps no host, and a window "
+                       "opens none",
+                remedy="correct the name; a group that has hosts at times only is to be there without them, too: "
+                       "{all: {children: {NAME: {}}}} in a file of the inventory",
+            ))
+            return None
         # Every host is in it, and Ansible names it among the groups of none
         return () if _OF_ALL in given else tuple(given)
     refusals.append(Refusal(
@@ -387,9 +408,10 @@ def _groups(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[s
 
 
 def _freeze(
-    where: str, entry: Mapping[str, Any], of_all: Optional[tzinfo], refusals: List[Refusal]
+    where: str, entry: Mapping[str, Any], of_all: Optional[tzinfo], known: Optional[Collection[str]],
+    refusals: List[Refusal]
 ) -> Optional[Freeze]:
-    """of_all: the zone of all windows, where they have the same."""
+    """of_all: the zone of all windows, where they have the same. known: the groups that there are."""
     before = len(refusals)
     zone = of_all if entry.get("zone") is None else _zone(where, entry["zone"], refusals)
     if zone is None and len(refusals) == before:
@@ -400,7 +422,7 @@ def _freeze(
             remedy="add its zone",
         ))
     since, until = (_moment(where, entry[key], refusals) for key in ("from", "to"))
-    groups = _groups(where, entry.get("groups"), refusals)
+    groups = _groups(where, entry.get("groups"), known, refusals)
     reason = str(entry["reason"]).strip()
     if not reason:
         refusals.append(Refusal(

@@ -340,6 +340,17 @@ def test_windows_that_nobody_has_filled_in_open_none(controller: Controller, opt
     assert result["failed"] and "`%s`" % variable in result["msg"] and result["option"] == variable
 
 
+def test_groups_of_windows_are_those_of_the_whole_inventory(controller: Controller) -> None:
+    """Whatever the run is limited to."""
+    result = ask(controller, {"state": "planned"}, "--limit", "gpu-1", hosts=["gpu-1", "gpu-2"],
+                 groups={"racks": ["gpu-2"], "empty": []}, variables={
+                     "gpu_planned": planned(), "gpu_rollout_windows": [WINDOW], "gpu_rollout_freezes": [
+                         {"from": "2026-12-20", "to": "2027-01-06", "reason": "year's end",
+                          "groups": ["racks", "empty", "ungrouped", "rakcs"]}]})
+    assert result["code"] == "rollout.group_unknown" and result["option"] == "gpu_rollout_freezes", result
+    assert result["found"] == "entry 1 of `gpu_rollout_freezes`: the inventory has no group 'rakcs'"
+
+
 def test_a_list_in_text_is_told_to_be_text(controller: Controller) -> None:
     result = ask(controller, {"state": "planned"}, hosts=["gpu-1"], variables={
         "gpu_planned": planned(), "gpu_rollout_windows": json.dumps([WINDOW, WINDOW]),

@@ -112,6 +112,25 @@ def test_a_time_for_the_group_of_all_holds_for_every_host(groups: Any) -> None:
         assert (len(calendar.windows), len(calendar.freezes)) == (1, 1)
 
 
+@pytest.mark.parametrize("option", ["windows", "freezes"])
+@pytest.mark.parametrize("groups, strange", [
+    (["inference"], ""), (["all"], ""), ([], ""), (["infrence", "inference", "racks"], "'infrence', 'racks'"),
+    (["all", "infrence"], "'infrence'")])
+def test_a_group_that_nobody_has_is_refused(option: str, groups: Any, strange: str) -> None:
+    """A freeze of it would keep no host, without a word."""
+    entry = {"days": "sat", "start": "22:00", "duration": "8h"} if option == "windows" else {
+        "from": "2026-12-20", "to": "2027-01-06", "reason": "year's end"}
+    options = {option: [{**entry, "zone": "UTC"}, {**entry, "zone": "UTC", "groups": groups}]}
+    policy_of(options)
+    if not strange:
+        policy_of(options, {"inference"})
+        return
+    with pytest.raises(GpuOpsError) as refused:
+        policy_of(options, {"inference"})
+    assert refused.value.refusals[0].option == option and refused.value.code == "rollout.group_unknown"
+    assert refused.value.found == "entry 2 of `%s`: the inventory has no group %s" % (option, strange)
+
+
 def test_all_slips_are_told_at_once() -> None:
     with pytest.raises(GpuOpsError) as refused:
         policy_of({"limit": 0, "canaries": "all", "windows": "sat", "speed": 1})
