@@ -70,6 +70,14 @@ def test_what_a_form_leaves_empty_switches_nothing_off(variable: str, of: str) -
     assert not any(asked(of, **{variable: each}) for each in (False, "false", "no"))
 
 
+@pytest.mark.parametrize("variable", ["gpu_rollout_health", "gpu_roll_back"])
+def test_a_word_for_yes_that_ansible_takes_for_no_is_refused(variable: str) -> None:
+    planned = {**HOST["gpu_planned"], "refusals": [], "drain": "none", "converged": True}
+    wrong, right = ("true ", "enabled", "ja", 2, " "), (*NOTHING, True, False, "True", "no", "off", 1, 0, "0")
+    assert all(asked("gpu_is_refused", gpu_planned=planned, **{variable: each}) for each in wrong)
+    assert not any(asked("gpu_is_refused", gpu_planned=planned, **{variable: each}) for each in right)
+
+
 @pytest.mark.parametrize("variable, wrong, right", [
     ("gpu_rollout_timeout", ("1h", " ", "-1"), (0, "3600", *NOTHING)),
     ("gpu_rollout_interval", ("0", 0, " ", "0.5"), (1, "10", *NOTHING))])

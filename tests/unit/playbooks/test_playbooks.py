@@ -531,6 +531,11 @@ def test_a_plan_refuses_what_site_would_refuse_of_names(controller: Controller) 
     assert done.returncode == 2 and "[playbook.name_is_a_pattern]" in done.stdout, done.stdout
 
 
+def test_a_switch_that_is_neither_on_nor_off_is_refused_before_a_drain(controller: Controller) -> None:
+    (told,) = refused(controller, Plan(), gpu_rollout_health="enabled")
+    assert 'gpu_rollout_health is "enabled"' in told and told.endswith("[playbook.switch_is_no_boolean]")
+
+
 def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:
     (told,) = refused(controller, Plan(), gpu_lock_timeout="10m")
     assert "gpu_lock_timeout is 10m" in told
