@@ -246,9 +246,16 @@ class ActionModule(ClusterAction):
             return self._settled(budget, options, check_mode, is_alive)
         record = budget.read()
         closed = records.closed(record, pool, self._run)
+        is_none = closed == record
         if not check_mode:
             closed = budget.change(lambda record: records.closed(record, pool, self._run))
-        return {"changed": closed != record, **self._holders(closed.pool(pool), options)}
+        result = {"changed": closed != record, **self._holders(closed.pool(pool), options)}
+        # A run closes what it has planned, and one that is named is what a person takes to be open
+        if is_none and options["run"]:
+            result["warnings"] = ["Nothing was closed: run %s has no open rollout in pool %s (namespace %s). Open "
+                                  "there: %s" % (self._run, pool, options["namespace"], ", ".join(
+                                      each["run"] for each in result["open"].get("runs", ())) or "none")]
+        return result
 
     # What is to be done
 

@@ -30,7 +30,8 @@ options:
       - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
         runs hold of them that are no more is given back then; a failure is not.
       - V(closed) ends a run's part in its rollout, with O(planned) in every cluster that was planned. What it has begun
-        and not ended stays held, and the next run takes it over. It may be said of a run that died.
+        and not ended stays held, and the next run takes it over. It may be said of a run that died, by O(run); where
+        that has no open rollout, a warning names those that have.
     type: str
     choices: [planned, start, ended, settled, closed]
     required: true
