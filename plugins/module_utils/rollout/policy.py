@@ -122,8 +122,8 @@ def policy_of(options: Mapping[str, Any], groups: Optional[Collection[str]] = No
     for name, least in (("limit", 1), ("domain_limit", 1), ("max_unreachable", 0)):
         said[name] = _limit(name, given[name], least, refusals) if name in given else None
     # No change takes no time: it would begin in the last minute of a window
-    for name, least in (("soak", timedelta()), ("expected_duration", timedelta(minutes=1))):
-        said[name] = _lasting(name, given[name], least, refusals) if name in given else None
+    for name, shortest in (("soak", timedelta()), ("expected_duration", timedelta(minutes=1))):
+        said[name] = _lasting(name, given[name], shortest, refusals) if name in given else None
     said["canaries"] = _canaries(given.get("canaries", EVERY_KIND), refusals)
     said["unit_mode"] = _mode("unit_mode", given.get("unit_mode", PARALLEL), refusals)
     said["unit_modes"] = _modes(given.get("unit_modes", {}), refusals)
@@ -336,10 +336,10 @@ def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Opt
     return None
 
 
-def _lasting(option: str, given: Any, least: timedelta, refusals: List[Refusal]) -> Optional[timedelta]:
+def _lasting(option: str, given: Any, shortest: timedelta, refusals: List[Refusal]) -> Optional[timedelta]:
     is_none = not isinstance(given, bool) and str(given).strip() == "0"
     lasting = timedelta() if is_none else _span(given)
-    if lasting is not None and least <= lasting <= _LONGEST:
+    if lasting is not None and shortest <= lasting <= _LONGEST:
         return lasting
     refusals.append(Refusal(
         "rollout.duration_malformed",
