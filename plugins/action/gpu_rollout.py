@@ -9,8 +9,9 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import zip_longest
-from typing import Any, Callable, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ClassVar, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible.module_utils.common.validation import check_type_dict
 from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
@@ -26,7 +27,7 @@ from ..module_utils.rollout.change import REPAIR, repairs
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
-from ..module_utils.rollout.policy import OPTIONS, policy_of
+from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import render
 from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
@@ -45,6 +46,7 @@ OF_RECORD = ("pool", "namespace", "lease_namespace")
 # {option that another variable says: that variable}
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
 DOMAIN = PREFIX + "domain"
+_COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
 # How often a run says that it is at work, in the time for which that counts
@@ -85,18 +87,20 @@ class ActionModule(ClusterAction):
         "soak": {"type": "raw"},
         "expected_duration": {"type": "raw"},
         "unit_mode": {"type": "str"},
-        "unit_modes": {"type": "dict"},
+        "unit_modes": {"type": "raw"},
         "max_failures": {"type": "raw"},
         "max_unreachable": {"type": "raw"},
         "seed": {"type": "str"},
-        "windows": {"type": "list", "elements": "raw"},
-        "freezes": {"type": "list", "elements": "raw"},
+        "windows": {"type": "raw"},
+        "freezes": {"type": "raw"},
     }
 
     # Of the cluster that is planned
     _known: Sequence[Known] = ()
     # {node: its host} of the cluster that is settled
     _hosts: Mapping[str, str] = {}
+    # Names of those of the whole inventory, whatever hosts the run is limited to
+    _groups: Collection[str] = ()
     _host = _run = ""
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
@@ -107,6 +111,7 @@ class ActionModule(ClusterAction):
         _refuse_missing(options)
         self._run = _identity(options["run"] or "", task_vars)
         if options["state"] == PLANNED:
+            self._groups = frozenset(map(str, task_vars["groups"]))
             return self._plan_all(PlayVariables(task_vars, self._templar, self._task), given, options)
         if options["state"] == CLOSED and options["planned"] is not None:
             return self._close_all(PlayVariables(task_vars, self._templar, self._task), options["planned"])
@@ -196,7 +201,7 @@ class ActionModule(ClusterAction):
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
         groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
-        said = [self._said(functools.partial(variables.value, group[0]), OF_CLUSTER) for group in groups]
+        said = [self._said(functools.partial(_value, variables, group[0]), OF_CLUSTER) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
             variable = {**self._variables, **ALSO_SAID}[option]
@@ -213,8 +218,9 @@ class ActionModule(ClusterAction):
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
-        # An empty text is what a form gives where nobody has answered
-        return {option: each for option, each in found.items() if each is not None and each != ""}
+        # An empty text is what a form gives where nobody has answered; of a collection the policy refuses it
+        return {option: each for option, each in found.items()
+                if each is not None and (each != "" or option in COLLECTIONS)}
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         try:
@@ -241,9 +247,16 @@ class ActionModule(ClusterAction):
             return self._settled(budget, options, check_mode, is_alive)
         record = budget.read()
         closed = records.closed(record, pool, self._run)
+        is_none = closed == record
         if not check_mode:
             closed = budget.change(lambda record: records.closed(record, pool, self._run))
-        return {"changed": closed != record, **self._holders(closed.pool(pool), options)}
+        result = {"changed": closed != record, **self._holders(closed.pool(pool), options)}
+        # A run closes what it has planned, and one that is named is what a person takes to be open
+        if is_none and options["run"]:
+            result["warnings"] = ["Nothing was closed: run %s has no open rollout in pool %s (namespace %s). Open "
+                                  "there: %s" % (self._run, pool, options["namespace"], ", ".join(
+                                      each["run"] for each in result["open"].get("runs", ())) or "none")]
+        return result
 
     # What is to be done
 
@@ -257,7 +270,8 @@ class ActionModule(ClusterAction):
         self, options: Mapping[str, Any], record: Record, nodes: Mapping[str, NodeState],
         jobs: Mapping[str, Sequence[str]], groups: Mapping[str, str], now: datetime
     ) -> Dict[str, Any]:
-        policy = policy_of({name: options[name] for name in OPTIONS})
+        policy = policy_of({**{name: options[name] for name in OPTIONS},
+                            "unit_modes": _mapping(options["unit_modes"])}, self._groups)
         name = options["pool"]
         pool = record.pool(name)
         dead = frozenset(options["dead_runs"])
@@ -556,6 +570,22 @@ def _known(variables: PlayVariables, host: str, options: Mapping[str, Any], has_
     return Known(
         host, _node_of(variables, host) if has_nodes else "", planned,
         tuple(own.get("group_names") or ()), str(variables.value(host, DOMAIN) or ""))
+
+
+def _value(variables: PlayVariables, host: str, name: str) -> Any:
+    """What a host says by a variable. A collection that is there and null is one that somebody has left empty."""
+    found = variables.value(host, name)
+    return "" if found is None and name in _COLLECTED and name in variables.of(host) else found
+
+
+def _mapping(given: Any) -> Any:
+    """Of a text the mapping that it is, as Ansible takes an option; what is none is left to the policy to refuse."""
+    if not isinstance(given, str) or not given.strip():
+        return given
+    try:
+        return check_type_dict(given)
+    except TypeError:
+        return given
 
 
 def _node_of(variables: PlayVariables, host: str) -> str:

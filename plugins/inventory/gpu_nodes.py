@@ -138,7 +138,8 @@ options:
       - Where the inventory name comes from, in order of preference.
       - V(name) is the name of the Node object; V(label:KEY) and V(annotation:KEY) are values of the node; what has
         C({{) in it is a template with the node's host variables; any other word is an address type of the node.
-      - A name has letters, digits and C(._:%@-), and does not begin with a dash; another one counts as none.
+      - A name has letters, digits and C(._%@-), and does not begin with a dash, or is an IPv6 address; another one
+        counts as none.
       - Two nodes with one name are refused. Of several clusters with nodes of the same name, let a template tell the
         names apart.
     type: list
@@ -210,6 +211,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import ansible.template
 from ansible.errors import AnsibleError, AnsibleParserError
+from ansible.parsing.utils.addresses import parse_address
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
 from ..module_utils.cluster.client import Connection, is_outage, server_named
@@ -376,7 +378,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _hostname(self, facts: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
         for preference in self.get_option("hostnames"):
             name = self._name_by(preference, facts, variables)
-            if name and USABLE_NAME.fullmatch(name):
+            if name and USABLE_NAME.fullmatch(name) and _is_one_pattern(name):
                 return name
         raise GpuOpsError(
             "inventory.no_host_name",
@@ -412,6 +414,17 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self._groups[names] = [self.inventory.add_group(self._sanitize_group_name(prefix + name)) for name in names]
         for group in self._groups[names]:
             self.inventory.add_child(group, host)
+
+
+def _is_one_pattern(name: str) -> bool:
+    """Whether Ansible takes a name for itself alone where a play is given it: at colons it divides a pattern, and cuts
+    a port off, but of an IPv6 address."""
+    if ":" not in name:
+        return True
+    try:
+        return bool(parse_address(name) == (name, None))
+    except AnsibleError:
+        return False
 
 
 def _first_address(facts: Mapping[str, Any], types: Sequence[str]) -> Optional[str]:

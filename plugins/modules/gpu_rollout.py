@@ -30,7 +30,8 @@ options:
       - V(settled) says of O(hosts) that nothing is left to be done to them, and that their nodes are in service. What
         runs hold of them that are no more is given back then; a failure is not.
       - V(closed) ends a run's part in its rollout, with O(planned) in every cluster that was planned. What it has begun
-        and not ended stays held, and the next run takes it over. It may be said of a run that died.
+        and not ended stays held, and the next run takes it over. It may be said of a run that died, by O(run); where
+        that has no open rollout, a warning names those that have.
     type: str
     choices: [planned, start, ended, settled, closed]
     required: true
@@ -194,7 +195,7 @@ options:
   expected_duration:
     description:
       - How long the change of a host takes, as V(30m), which is the default. Once hosts of its kind have been changed,
-        what nine of ten of these took counts, but never more than what is given here.
+        what nine of ten of these took counts, but never more than what is given here. V(1m) at least.
     type: raw
   unit_mode:
     description:
@@ -202,8 +203,8 @@ options:
         after another.
     type: str
   unit_modes:
-    description: The same for single cliques and job groups, by their names.
-    type: dict
+    description: The same for single cliques and job groups, a mapping by their names. An empty text is refused.
+    type: raw
   max_failures:
     description: With how many failed hosts it still goes on. V(0) by default.
     type: raw
@@ -217,13 +218,14 @@ options:
     type: str
   windows:
     description:
-      - When changes may begin, each with C(days), C(start), C(duration), C(zone) and, for some hosts, C(groups).
-    type: list
-    elements: raw
+      - When changes may begin, a list of mappings, each with C(days), C(start), C(duration), C(zone) and, for some
+        hosts, C(groups). V([]) is none; a text, an empty one too, is refused.
+    type: raw
   freezes:
-    description: When none may, each with C(from), C(to), C(reason) and, if need be, C(zone) and C(groups).
-    type: list
-    elements: raw
+    description:
+      - When none may, a list of mappings, each with C(from), C(to), C(reason) and, if need be, C(zone) and C(groups).
+        V([]) is none; a text, an empty one too, is refused.
+    type: raw
 attributes:
   check_mode:
     description: Can run in check mode; the record is read and not written. V(start) answers at once then.

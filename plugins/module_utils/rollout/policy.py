@@ -21,8 +21,9 @@ PARALLEL, ROLLING = MODES = ("parallel", "rolling")
 WINDOWS, FREEZES = "windows", "freezes"
 OPTIONS = ("limit", "domain_limit", "canaries", "soak", "expected_duration", "unit_mode", "unit_modes", "max_failures",
            "max_unreachable", "seed", WINDOWS, FREEZES)
-# An empty word, as a form gives where nobody has answered, is no answer; but here it is a slip that opened all windows
-_COLLECTIONS = ("unit_modes", WINDOWS, FREEZES)
+# An empty word, as a form gives where nobody has answered, is no answer; but here it is a slip that opened all windows,
+# as an answer counts more than what the inventory says
+COLLECTIONS = ("unit_modes", WINDOWS, FREEZES)
 WINDOW_KEYS = ("days", "start", "duration", "zone", "groups")
 FREEZE_KEYS = ("from", "to", "reason", "zone", "groups")
 
@@ -37,6 +38,7 @@ _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DURATION = re.compile(r"(?=.)(?:([0-9]+)d)? ?(?:([0-9]+)h)? ?(?:([0-9]+)m)?")
 _MOMENT = re.compile(r"(2[01][0-9]{2}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}))?")
 _LONGEST = timedelta(days=7)
+_LONGEST_TEXT = 60
 _OF_ALL = "all"
 # Names of the database that are no place: what they mean is a matter of the machine
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
@@ -99,11 +101,14 @@ class Policy:
         return self.unit_modes.get(group, self.unit_mode)
 
 
-def policy_of(options: Mapping[str, Any]) -> Policy:
+def policy_of(options: Mapping[str, Any], groups: Optional[Collection[str]] = None) -> Policy:
     """The policy of options as a user gives them; None or an empty word is the default. Raises GpuOpsError with all
-    slips."""
+    slips.
+
+    groups: names of all host groups that there are; None where that is not known, as of a policy that was read before.
+    """
     given = {name: value for name, value in options.items() if value is not None and not (
-        isinstance(value, str) and not value.strip() and name not in _COLLECTIONS)}
+        isinstance(value, str) and not value.strip() and name not in COLLECTIONS)}
     refusals: List[Refusal] = []
     unknown = sorted(str(name) for name in given if name not in OPTIONS)
     if unknown:
@@ -116,15 +121,16 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
     said: Dict[str, Any] = {"given": given}
     for name, least in (("limit", 1), ("domain_limit", 1), ("max_unreachable", 0)):
         said[name] = _limit(name, given[name], least, refusals) if name in given else None
-    for name in ("soak", "expected_duration"):
-        said[name] = _lasting(name, given[name], refusals) if name in given else None
+    # No change takes no time: it would begin in the last minute of a window
+    for name, shortest in (("soak", timedelta()), ("expected_duration", timedelta(minutes=1))):
+        said[name] = _lasting(name, given[name], shortest, refusals) if name in given else None
     said["canaries"] = _canaries(given.get("canaries", EVERY_KIND), refusals)
     said["unit_mode"] = _mode("unit_mode", given.get("unit_mode", PARALLEL), refusals)
     said["unit_modes"] = _modes(given.get("unit_modes", {}), refusals)
     said["max_failures"] = _max_failures(given.get("max_failures", 0), refusals)
     said["seed"] = str(given.get("seed", ""))
     try:
-        said["windows"] = windows_of(given.get(WINDOWS, []), given.get(FREEZES, []))
+        said["windows"] = windows_of(given.get(WINDOWS, []), given.get(FREEZES, []), groups)
     except GpuOpsError as error:
         refusals.extend(error.refusals)
     if refusals:
@@ -132,15 +138,18 @@ def policy_of(options: Mapping[str, Any]) -> Policy:
     return Policy(**{name: value for name, value in said.items() if value is not None})
 
 
-def windows_of(windows: Any, freezes: Any) -> Windows:
-    """The times at which changes may be made, of lists as a user writes them. Raises GpuOpsError with all slips."""
+def windows_of(windows: Any, freezes: Any, groups: Optional[Collection[str]] = None) -> Windows:
+    """The times at which changes may be made, of lists as a user writes them. Raises GpuOpsError with all slips.
+
+    groups: as those of policy_of.
+    """
     refusals: List[Refusal] = []
     opened = [each for where, entry in _entries(WINDOWS, windows, WINDOW_KEYS[:-1], WINDOW_KEYS, refusals)
-              for each in (_window(where, entry, refusals),) if each]
+              for each in (_window(where, entry, groups, refusals),) if each]
     zones = {each.zone for each in opened}
     of_all = zones.pop() if len(zones) == 1 else None
     frozen = [each for where, entry in _entries(FREEZES, freezes, FREEZE_KEYS[:3], FREEZE_KEYS, refusals)
-              for each in (_freeze(where, entry, of_all, refusals),) if each]
+              for each in (_freeze(where, entry, of_all, groups, refusals),) if each]
     if refusals:
         raise GpuOpsError.because([replace(each, option=WINDOWS if "`%s`" % WINDOWS in each.found else FREEZES)
                                    for each in refusals])
@@ -193,7 +202,7 @@ def _mode(option: str, given: Any, refusals: List[Refusal]) -> Optional[str]:
         "rollout.unit_mode_unknown",
         found="`%s` has %s" % (option, _quoted(given)),
         wanted="%s, at once, or %s, one host after another" % MODES,
-        remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs",
+        remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs, {} of none",
         option=option,
     ))
     return None
@@ -219,9 +228,10 @@ def _entries(
     if not isinstance(entries, (list, tuple)):
         refusals.append(Refusal(
             "rollout.entries_no_list",
-            found="`%s` is %s" % (option, _quoted(entries)),
+            found="`%s` is %s" % (option, _told(entries)),
             wanted="a list, of which each entry is a mapping",
-            remedy="write it as a list; an empty one is none",
+            remedy="write it as a list; an empty one, [], is none. Surveys, and -e NAME=VALUE, give text: give a list "
+                   "as -e '{\"NAME\": [...]}', or in the inventory",
             option=option,
         ))
         return
@@ -255,12 +265,14 @@ def _entries(
             yield where, entry
 
 
-def _window(where: str, entry: Mapping[str, Any], refusals: List[Refusal]) -> Optional[Window]:
+def _window(
+    where: str, entry: Mapping[str, Any], known: Optional[Collection[str]], refusals: List[Refusal]
+) -> Optional[Window]:
     days = _days(where, entry["days"], refusals)
     start = _start(where, entry["start"], refusals)
     lasting = _duration(where, entry["duration"], len({day.weekday for day in days}), refusals)
     zone = _zone(where, entry["zone"], refusals)
-    groups = _groups(where, entry.get("groups"), refusals)
+    groups = _groups(where, entry.get("groups"), known, refusals)
     if not days or start is None or lasting is None or zone is None or groups is None:
         return None
     return Window(days, start, lasting, zone, groups)
@@ -324,15 +336,15 @@ def _duration(where: str, given: Any, days: int, refusals: List[Refusal]) -> Opt
     return None
 
 
-def _lasting(option: str, given: Any, refusals: List[Refusal]) -> Optional[timedelta]:
+def _lasting(option: str, given: Any, shortest: timedelta, refusals: List[Refusal]) -> Optional[timedelta]:
     is_none = not isinstance(given, bool) and str(given).strip() == "0"
     lasting = timedelta() if is_none else _span(given)
-    if lasting is not None and lasting <= _LONGEST:
+    if lasting is not None and shortest <= lasting <= _LONGEST:
         return lasting
     refusals.append(Refusal(
         "rollout.duration_malformed",
         found="`%s` is %s" % (option, _quoted(given)),
-        wanted="days, hours and minutes, as '10m', '1h30m' or '1d', a week at most, or 0",
+        wanted="days, hours and minutes, as '10m', '1h30m' or '1d', a week at most; `soak` may be 0",
         remedy="write it with its units",
         option=option,
     ))
@@ -367,10 +379,23 @@ def _zone(where: str, given: Any, refusals: List[Refusal]) -> Optional[tzinfo]:
     return None
 
 
-def _groups(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[str, ...]]:
+def _groups(
+    where: str, given: Any, known: Optional[Collection[str]], refusals: List[Refusal]
+) -> Optional[Tuple[str, ...]]:
     if given is None:
         return ()
     if isinstance(given, (list, tuple)) and all(isinstance(each, str) for each in given):
+        strange = [each for each in given if known is not None and each not in known and each != _OF_ALL]
+        if strange:
+            refusals.append(Refusal(
+                "rollout.group_unknown",
+                found="%s: the inventory has no group %s" % (where, ", ".join(map(_quoted, strange))),
+                wanted="names of host groups of the inventory: a freeze of another one keeps no host, and a window "
+                       "opens none",
+                remedy="correct the name; a group that has hosts at times only is to be there without them, too: "
+                       "{all: {children: {NAME: {}}}} in a file of the inventory",
+            ))
+            return None
         # Every host is in it, and Ansible names it among the groups of none
         return () if _OF_ALL in given else tuple(given)
     refusals.append(Refusal(
@@ -383,9 +408,10 @@ def _groups(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[s
 
 
 def _freeze(
-    where: str, entry: Mapping[str, Any], of_all: Optional[tzinfo], refusals: List[Refusal]
+    where: str, entry: Mapping[str, Any], of_all: Optional[tzinfo], known: Optional[Collection[str]],
+    refusals: List[Refusal]
 ) -> Optional[Freeze]:
-    """of_all: the zone of all windows, where they have the same."""
+    """of_all: the zone of all windows, where they have the same. known: the groups that there are."""
     before = len(refusals)
     zone = of_all if entry.get("zone") is None else _zone(where, entry["zone"], refusals)
     if zone is None and len(refusals) == before:
@@ -396,7 +422,7 @@ def _freeze(
             remedy="add its zone",
         ))
     since, until = (_moment(where, entry[key], refusals) for key in ("from", "to"))
-    groups = _groups(where, entry.get("groups"), refusals)
+    groups = _groups(where, entry.get("groups"), known, refusals)
     reason = str(entry["reason"]).strip()
     if not reason:
         refusals.append(Refusal(
@@ -437,6 +463,15 @@ def _moment(where: str, given: Any, refusals: List[Refusal]) -> Optional[Tuple[d
         remedy="write it so, in quotes where it has a time; what its zone is says zone",
     ))
     return None
+
+
+def _told(value: Any) -> str:
+    """What is there in the place of a list or a mapping; of a text that was to be one its beginning says enough."""
+    if not isinstance(value, str):
+        return _quoted(value)
+    if not value.strip():
+        return "empty"
+    return "text, %s" % _quoted(value if len(value) <= _LONGEST_TEXT else value[:_LONGEST_TEXT] + "...")
 
 
 def _quoted(value: Any) -> str:

@@ -136,6 +136,15 @@ def test_what_a_node_says_is_neither_an_option_nor_a_template(inventory: Invento
     assert found["_meta"]["hostvars"]["gpu-1"]["k8s_gpu_annotations"] == {"example.com/fqdn": name}
 
 
+@pytest.mark.parametrize("preferred, name", [
+    ("paris:{{ k8s_gpu_name }}", "gpu-1"), ("{{ k8s_gpu_name }}:22", "gpu-1"), ("ExternalIP", "2001:db8::7")])
+def test_no_host_has_a_name_that_is_a_pattern_of_others(inventory: Inventory, preferred: str, name: str) -> None:
+    """A play that is given it would be of those."""
+    inventory.api.state.nodes = inventory.api.state.nodes[:1]
+    inventory.api.state.nodes[0]["status"]["addresses"] = [{"type": "ExternalIP", "address": "2001:db8::7"}]
+    assert list(inventory.read({"hostnames": [preferred, "name"]})["_meta"]["hostvars"]) == [name]
+
+
 def test_texts_that_would_be_templates_are_marked_where_ansible_takes_all_texts_for_them() -> None:
     module = importlib.import_module("ansible_collections.gpuops.nvidia.plugins.inventory.gpu_nodes")
     value = {"a": ["{{ x }}", "plain", {"b": "{% x %}"}], "n": 1, "j": "#jinja2:x", "none": None}

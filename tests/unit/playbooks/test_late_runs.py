@@ -124,6 +124,26 @@ def test_who_says_what_became_of_a_node_is_told_where_that_changes_nothing(
     assert words in told and ("[WARNING]" in told) == bool(words), told
 
 
+@pytest.mark.parametrize("run, left, words", [
+    ("a@other", ["b@other"], ""),
+    ("a", ["a@other", "b@other"], "has no open rollout in pool gpus (namespace gpuops). Open there: a@other, b@other"),
+])
+def test_who_closes_a_rollout_that_no_run_has_is_told_which_have_one(
+    in_words: Hosts, now: datetime, run: str, left: List[str], words: str
+) -> None:
+    site = Site(in_words, names(1))
+    opened = OpenRollout("x", now, {name: Run("other", now, now, 600) for name in ("a@other", "b@other")})
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", rollout=opened)))
+    path = in_words.controller.directory / "closes.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{MODULE: {
+        "kubeconfig": str(in_words.api.kubeconfig), "state": "closed", "run": run}}]}]))
+    done = in_words.controller.play(str(path), hosts=["localhost"])
+    told = " ".join((done.stdout + done.stderr).split())
+    there = site.record().rollout
+    assert done.returncode == 0 and there is not None and sorted(there.runs) == left, told
+    assert words in told and ("[WARNING]" in told) == bool(words), told
+
+
 def test_why_a_host_could_not_be_changed_is_known_to_its_clique(in_words: Hosts) -> None:
     site = Site(in_words, names(1))
     broken = {"failed": True, "changed": False, "msg": "the package is gone"}

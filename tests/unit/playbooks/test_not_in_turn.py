@@ -8,13 +8,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Dict, Sequence
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 from canned import Hosts, planned
 from sites import CHANGE, DRIVER, NOTHING, Site, names
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import _order
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, FAILED, Pool, Slot
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import trust_as_template
 
 # More than may be done, and too much to drain the node for the rest
 HALF = planned(Plan(steps=(DRIVER, Step("driver", "host.reboot", "driver", "Reboot.", Disruption.reboot))))
@@ -66,10 +71,24 @@ def test_the_plan_shows_no_turn_of_a_host_that_site_would_refuse(in_words: Hosts
 
 
 @pytest.mark.variation
-def test_a_serial_that_is_none_is_refused_before_anything_is_done(in_words: Hosts) -> None:
+@pytest.mark.parametrize("playbook, tags", [("site", ("--tags", "hosts")), ("uninstall", ())])
+def test_a_serial_that_is_none_is_refused_before_anything_is_done(
+    in_words: Hosts, playbook: str, tags: Sequence[str]
+) -> None:
     site = Site(in_words, names(1))
-    done = site.run({"gpu_plan": CHANGE}, "-e", "gpu_serial=two")
+    done = site.run({"gpu_plan": CHANGE}, "-e", "gpu_serial=0", playbook=playbook, tags=tags)
     assert done.returncode == 2 and "[playbook.serial_is_none]" in done.stdout and site.changed() == [], done.stdout
+    assert in_words.calls("gpu_plan") == 0
+
+
+@pytest.mark.parametrize("serial, is_one", [
+    *((each, True) for each in (1, "2", "20%", "010%", [1, "5%"], "", None, 0)),
+    *((each, False) for each in ("two", "0", "00", "0%", "1.5", "-1", [1, 0], ["", 1], " 1"))])
+def test_what_is_a_serial_is_at_least_one(serial: Any, is_one: bool) -> None:
+    """In text, Ansible takes 0 for all hosts at once. A number 0 is as good as none."""
+    [task] = yaml.safe_load((REPOSITORY / "playbooks" / "tasks" / "serial.yml").read_text())
+    templar = Templar(DataLoader(), variables={"gpu_serial": serial})
+    assert templar.template(trust_as_template("{{ %s }}" % task["when"])) != is_one
 
 
 @pytest.mark.variation

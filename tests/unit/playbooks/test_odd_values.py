@@ -24,12 +24,12 @@ NO_LIMITS = ['{"percent": 100}', 5, [1], "many", {"percent": "50%"}, {"percent":
 TASKS = REPOSITORY / "roles" / "node_maintenance" / "tasks"
 
 
-def asked(name: str, **variables: Any) -> Any:
-    """What one of the plays' variables comes to."""
+def asked(name: str, to: str = "bool", **variables: Any) -> Any:
+    """What one of the plays' variables comes to, as one of Ansible's filters makes it a value."""
     texts = {each: trust_as_template(text) if isinstance(text, str) else text
              for each, text in yaml.safe_load(VARIABLES.read_text()).items()}
     templar = Templar(DataLoader(), variables={**texts, **HOST, **variables})
-    return templar.template(trust_as_template("{{ %s | bool }}" % name))
+    return templar.template(trust_as_template("{{ %s | %s }}" % (name, to)))
 
 
 @pytest.mark.parametrize("said, is_done", [
@@ -70,11 +70,33 @@ def test_what_a_form_leaves_empty_switches_nothing_off(variable: str, of: str) -
     assert not any(asked(of, **{variable: each}) for each in (False, "false", "no"))
 
 
+@pytest.mark.parametrize("variable", ["gpu_rollout_health", "gpu_roll_back"])
+def test_a_word_for_yes_that_ansible_takes_for_no_is_refused(variable: str) -> None:
+    planned = {**HOST["gpu_planned"], "refusals": [], "drain": "none", "converged": True}
+    wrong, right = ("true ", "enabled", "ja", 2, " "), (*NOTHING, True, False, "True", "no", "off", 1, 0, "0")
+    assert all(asked("gpu_is_refused", gpu_planned=planned, **{variable: each}) for each in wrong)
+    assert not any(asked("gpu_is_refused", gpu_planned=planned, **{variable: each}) for each in right)
+
+
 @pytest.mark.parametrize("variable, wrong, right", [
-    ("gpu_rollout_timeout", ("1h", "", "-1"), (0, "3600")), ("gpu_rollout_interval", ("0", 0, "", "0.5"), (1, "10"))])
+    ("gpu_rollout_timeout", ("1h", " ", "-1"), (0, "3600", *NOTHING)),
+    ("gpu_rollout_interval", ("0", 0, " ", "0.5"), (1, "10", *NOTHING))])
 def test_a_wait_for_a_place_that_is_no_time_is_refused(variable: str, wrong: Any, right: Any) -> None:
     assert all(asked("gpu_waits_for_no_number", **{variable: each}) for each in wrong)
     assert not any(asked("gpu_waits_for_no_number", **{variable: each}) for each in right)
+
+
+@pytest.mark.parametrize("variable, of, task, option, default, least", [
+    ("gpu_rollout_timeout", "gpu_waits_at_most", "change", "gpu_rollout_waits", 3600, 0),
+    ("gpu_rollout_interval", "gpu_asks_every", "turn", "interval", 10, 1)])
+def test_a_wait_that_a_form_leaves_empty_is_the_default(
+    variable: str, of: str, task: str, option: str, default: int, least: int
+) -> None:
+    assert [asked(of, "int", **{variable: each}) for each in (*NOTHING, least, str(least), "20")] == [
+        default, default, least, least, 20]
+    assert asked(of, "int") == default
+    [asks, *_others] = yaml.safe_load((REPOSITORY / "playbooks" / "tasks" / (task + ".yml")).read_text())
+    assert {**asks.get("vars", {}), **asks.get("gpuops.nvidia.gpu_rollout", {})}[option] == "{{ %s }}" % of
 
 
 @pytest.mark.parametrize("said, name", [("", "host-1"), ("node-7", "node-7")])

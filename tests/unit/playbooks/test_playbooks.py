@@ -490,13 +490,50 @@ class TestUninstallAsksBeforeItDrains:
         assert "fatal: [host-2]: FAILED" in told and "fatal: [host-1]: UNREACHABLE" in told, told
 
 
-def test_a_name_that_ansible_would_cut_is_refused(controller: Controller, api: Api) -> None:
+def named_by_a_script(controller: Controller, *names: str) -> List[str]:
+    """The words that add hosts with names that an inventory of another kind would not let."""
+    (controller.directory / "names.json").write_text(json.dumps(
+        {"all": {"hosts": names}, "racks": {"hosts": ["gpu-4"]}, "_meta": {"hostvars": {}}}))
     script = controller.directory / "inventory.sh"
-    script.write_text('#!/bin/sh\necho \'{"all": {"hosts": ["rack1:2"]}, "_meta": {"hostvars": {}}}\'\n')
+    script.write_text('#!/bin/sh\ncat "$(dirname "$0")/names.json"\n')
     script.chmod(0o755)
-    told = controller.play("gpuops.nvidia.site", "--inventory", str(script), "--check", variables={
+    return ["--inventory", str(script)]
+
+
+def test_a_name_that_ansible_would_cut_is_refused(controller: Controller, api: Api) -> None:
+    told = controller.play("gpuops.nvidia.site", *named_by_a_script(controller, "rack1:2"), "--check", variables={
         "gpu_cluster_kubeconfig": str(api.kubeconfig), "ansible_connection": "local"}).stdout
     assert "end with a colon and a number: rack1:2" in told, told
+
+
+@pytest.mark.parametrize("names, strange", [
+    (["2001:db8::7", "paris:gpu-3", "paris", "gpu-3", "racks:x", "gpu*:*", "!gpu-3", "ab:cd", "a,b"],
+     "ab:cd paris:gpu-3 racks:x gpu*:* !gpu-3 a,b"),
+    (["2001:db8::7", "::1", "gpu*", "gpu_5.example"], "")])
+def test_a_name_that_ansible_reads_as_a_pattern_of_others_is_refused(
+    controller: Controller, names: List[str], strange: str
+) -> None:
+    """The others would be changed in the place of its host."""
+    play = controller.directory / "names_play.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "names.yml")}]}]))
+    done = controller.play(str(play), *named_by_a_script(controller, *names))
+    told = " ".join(done.stdout.split())
+    assert done.returncode == (2 if strange else 0), told
+    assert ("patterns of others: %s. Wanted" % strange in told) == bool(strange), told
+
+
+def test_a_plan_refuses_what_site_would_refuse_of_names(controller: Controller) -> None:
+    done = controller.play("gpuops.nvidia.plan", *named_by_a_script(controller, "paris:gpu-3"), "--limit", "host-1",
+                           "--check")
+    assert "playbook.name_is_a_pattern" not in done.stdout
+    done = controller.play("gpuops.nvidia.plan", *named_by_a_script(controller, "paris:gpu-3"))
+    assert done.returncode == 2 and "[playbook.name_is_a_pattern]" in done.stdout, done.stdout
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_refused_before_a_drain(controller: Controller) -> None:
+    (told,) = refused(controller, Plan(), gpu_rollout_health="enabled")
+    assert 'gpu_rollout_health is "enabled"' in told and told.endswith("[playbook.switch_is_no_boolean]")
 
 
 def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:

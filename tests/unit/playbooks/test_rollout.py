@@ -64,6 +64,9 @@ RUN = """
 """
 
 
+WINDOW = {"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC"}
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
     server = RealApi(tmp_path_factory.mktemp("api"))
@@ -326,6 +329,34 @@ def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller)
     told, started = controller.tasks(tasks, hosts=names(3), variables={"gpu_planned": planned()})
     assert [each["name"] for each in told[0]["clusters"]] == [""] and len(told[0]["order"]) == 3
     assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
+
+
+@pytest.mark.parametrize("option, empty", [("windows", ""), ("windows", None), ("freezes", " "), ("unit_modes", "")])
+def test_windows_that_nobody_has_filled_in_open_none(controller: Controller, option: str, empty: Any) -> None:
+    """A survey's question without an answer counts more than the windows of the inventory."""
+    variable = "gpu_rollout_" + option
+    result = ask(controller, {"state": "planned"}, "-e", json.dumps({variable: empty}), hosts=["gpu-1"],
+                 variables={"gpu_planned": planned(), variable: [WINDOW]})
+    assert result["failed"] and "`%s`" % variable in result["msg"] and result["option"] == variable
+
+
+def test_groups_of_windows_are_those_of_the_whole_inventory(controller: Controller) -> None:
+    """Whatever the run is limited to."""
+    result = ask(controller, {"state": "planned"}, "--limit", "gpu-1", hosts=["gpu-1", "gpu-2"],
+                 groups={"racks": ["gpu-2"], "empty": []}, variables={
+                     "gpu_planned": planned(), "gpu_rollout_windows": [WINDOW], "gpu_rollout_freezes": [
+                         {"from": "2026-12-20", "to": "2027-01-06", "reason": "year's end",
+                          "groups": ["racks", "empty", "ungrouped", "rakcs"]}]})
+    assert result["code"] == "rollout.group_unknown" and result["option"] == "gpu_rollout_freezes", result
+    assert result["found"] == "entry 1 of `gpu_rollout_freezes`: the inventory has no group 'rakcs'"
+
+
+def test_a_list_in_text_is_told_to_be_text(controller: Controller) -> None:
+    result = ask(controller, {"state": "planned"}, hosts=["gpu-1"], variables={
+        "gpu_planned": planned(), "gpu_rollout_windows": json.dumps([WINDOW, WINDOW]),
+        "gpu_rollout_unit_modes": '{"c.1": "rolling"}'})
+    assert [each["code"] for each in result["refusals"]] == ["rollout.entries_no_list"]
+    assert "`gpu_rollout_windows` is text, '[{" in result["msg"] and "-e '{" in result["msg"]
 
 
 # As users write them: the second time, the host has been validated with its new driver

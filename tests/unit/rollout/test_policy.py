@@ -61,7 +61,8 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
     *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
       for value in (5, "5", "soon", False, "8d", ["5m"])],
-    *[(option, "", code) for option, code in (
+    *[("expected_duration", value, "duration_malformed") for value in (0, "0", "0m", "0h 0m")],
+    *[(option, empty, code) for empty in ("", "  ") for option, code in (
         ("unit_modes", "unit_mode_unknown"), ("windows", "entries_no_list"), ("freezes", "entries_no_list"))],
 ])
 def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
@@ -70,6 +71,17 @@ def test_a_slip_is_refused(option: str, value: Any, code: str) -> None:
     assert [each.code for each in refused.value.refusals] == ["rollout." + code]
     assert "`%s`" % option in refused.value.found
     assert refused.value.refusals[0].option == ("" if code == "option_unknown" else option)
+
+
+@pytest.mark.parametrize("text, told", [
+    ('[{"days": "sat"}]', "is text, '[{\"days\": \"sat\"}]'"), ("[" + 99 * "{}," + "]", "is text, '[{},"),
+    (" ", "is empty")])
+def test_a_text_in_the_place_of_a_list_is_told_to_be_one(text: str, told: str) -> None:
+    """As a survey gives it, and -e without JSON."""
+    with pytest.raises(GpuOpsError) as refused:
+        policy_of({"windows": text})
+    assert told in refused.value.found and len(refused.value.found) < 100
+    assert "-e '{" in refused.value.remedy
 
 
 @pytest.mark.parametrize("none", [0, "0", " 0 ", "0m"])
@@ -98,6 +110,25 @@ def test_a_time_for_the_group_of_all_holds_for_every_host(groups: Any) -> None:
     for groups_of_host in ((), ("training",), ("inference",)):
         calendar = windows.calendar(groups_of_host)
         assert (len(calendar.windows), len(calendar.freezes)) == (1, 1)
+
+
+@pytest.mark.parametrize("option", ["windows", "freezes"])
+@pytest.mark.parametrize("groups, strange", [
+    (["inference"], ""), (["all"], ""), ([], ""), (["infrence", "inference", "racks"], "'infrence', 'racks'"),
+    (["all", "infrence"], "'infrence'")])
+def test_a_group_that_nobody_has_is_refused(option: str, groups: Any, strange: str) -> None:
+    """A freeze of it would keep no host, without a word."""
+    entry = {"days": "sat", "start": "22:00", "duration": "8h"} if option == "windows" else {
+        "from": "2026-12-20", "to": "2027-01-06", "reason": "year's end"}
+    options = {option: [{**entry, "zone": "UTC"}, {**entry, "zone": "UTC", "groups": groups}]}
+    policy_of(options)
+    if not strange:
+        policy_of(options, {"inference"})
+        return
+    with pytest.raises(GpuOpsError) as refused:
+        policy_of(options, {"inference"})
+    assert refused.value.refusals[0].option == option and refused.value.code == "rollout.group_unknown"
+    assert refused.value.found == "entry 2 of `%s`: the inventory has no group %s" % (option, strange)
 
 
 def test_all_slips_are_told_at_once() -> None:
