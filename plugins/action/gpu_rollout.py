@@ -26,7 +26,7 @@ from ..module_utils.rollout.hosts import REPAIR, Known, aim_of, host_of
 from ..module_utils.rollout.model import Host, Rollout, Unit
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import OPTIONS, policy_of
-from ..module_utils.rollout.text import render
+from ..module_utils.rollout.text import head, render
 from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
@@ -275,6 +275,7 @@ class ActionModule(ClusterAction):
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
+        decision = replace(decision, stopped=tuple(each.named(self._variables) for each in decision.stopped))
         aim = options["aim"] or aim_of(hosts)
         joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
         return {
@@ -285,6 +286,7 @@ class ActionModule(ClusterAction):
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
             "text": render(rollout, decision),
+            "head": head(rollout, decision),
             "silent": silent,
             "of_hosts": _of_hosts(rollout),
             **self._holders(pool, options),

@@ -304,6 +304,13 @@ clusters:
       type: dict
       returned: where it could be planned
     text: {description: The same for a person., type: str, returned: where it could be planned}
+    head:
+      description:
+        - What of it is of the instant, for a person, six lines at most. What stops it, what the first one waits for,
+          how many go at once and which places are taken.
+      type: list
+      elements: str
+      returned: where it could be planned
     silent:
       description: Hosts that could not be asked what is to be done to them; they count as out of reach.
       type: list

@@ -236,7 +236,8 @@ def _unit(name: str, hosts: Sequence[Host], one_by_one: str = "") -> Unit:
 
 
 def _too_large(unit: Unit, hosts: Mapping[str, Host], limits: Limits) -> Optional[Refusal]:
-    needed = [hosts[name] for name in unit.hosts if hosts[name].in_service]
+    # Hosts that are in no cluster are counted by nobody
+    needed = [hosts[name] for name in unit.hosts if hosts[name].in_service and hosts[name].node]
     too_small = ["%d of failure domain %s" % (limits.domains[domain], domain or UNKNOWN_DOMAIN)
                  for domain, number in sorted(Counter(host.domain for host in needed).items())
                  if number > limits.domains.get(domain, number)]

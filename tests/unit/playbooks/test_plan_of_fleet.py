@@ -292,6 +292,21 @@ class TestClusters:
         assert len(index["clusters"]) == 1 and all(index["clusters"].values())
         assert fleet.plan(**dict(given, gpu_components=["dcgm_exporter"]))[-1].rpartition("=")[2] != first
 
+    def test_how_the_rollout_stands_is_told_over_its_order(self, fleet: Fleet, api: Api) -> None:
+        """In all that is printed and saved, and by the words of whoever reads it."""
+        api.state.nodes.append(node("gpu-2"))
+        fleet.add("gpu-1", plan=UPGRADE)
+        fleet.add("gpu-2", raised="ssh: connect to host gpu-2 port 22: No route to host")
+        lines = fleet.plan(gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_components=[], gpu_plan_dir="plans",
+                           gpu_rollout_max_unreachable=0, expect=4)
+        stopped, at_once, places, turn = lines[lines.index("In this order:") + 1:][:4]
+        assert stopped.startswith("  stopped: 1 hosts cannot be reached: gpu-2; do: ") and stopped.endswith(
+            "or raise `gpu_rollout_max_unreachable` [rollout.too_many_unreachable]"), lines
+        assert (at_once, places) == ("  at once: 1 in all", "  places: 0 of 1 free; 1 unreachable (gpu-2)"), lines
+        assert turn.startswith("  1. gpu-1: ")
+        for name in ("fleet.md", "fleet.html"):
+            assert "rollout.too_many_unreachable" in (fleet.plans / name).read_text().replace("\\", "")
+
     def test_one_that_is_refused_is_told_with_the_others_and_fails_its_hosts(self, fleet: Fleet, api: Api) -> None:
         fleet.add("gpu-1")
         lines = fleet.plan(gpu_cluster_kubeconfig="/nowhere/config", gpu_components=["device_plugin"], expect=2)
