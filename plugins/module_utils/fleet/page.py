@@ -164,7 +164,7 @@ def _refusals(refusals: Sequence[Refusal]) -> _Table:
 
 # In Markdown
 
-_MEANT = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$:@^=-])")
+_MEANT = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$:@^=-]|(?<=www)[.])", re.IGNORECASE)
 
 
 def _in_markdown(block: _Block) -> str:
@@ -184,7 +184,10 @@ def _in_markdown(block: _Block) -> str:
 
 
 def _words(words: str) -> str:
-    """On one line, with nothing that Markdown would read as more than text; a number at the start is no list's."""
+    """On one line, with nothing that Markdown would read as more than text; a number at the start is no list's.
+
+    A name that begins with www and a dot is made a link by GitHub and GitLab without any markup, so its dot is escaped.
+    """
     escaped = _MEANT.sub(r"\\\1", " ".join(words.split()))
     return re.sub(r"^([0-9]+)([.)])", r"\1\\\2", escaped)
 

@@ -8,6 +8,7 @@ import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Set
 
 import pytest
@@ -27,6 +28,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.page import as_html, markdown
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.text import MOST_LINES, text
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import (
+    approved_plan,
+    approved_plan_of_cluster,
+    plan_path,
+    save,
+    save_fleet,
+)
 
 CLUSTER = ClusterNote("production", "uid-1", "0123", Plan(host="production", steps=(
     Step("device_plugin", "object.change", "DaemonSet gpu/device-plugin", "Its image is another.", change={
@@ -280,6 +288,12 @@ class TestPages:
         assert {len(re.findall(r"(?<!\\)\|", line)) for line in outside.splitlines() if "Alert" in line} <= {4, 5}
         assert "`````" in page
 
+    @pytest.mark.parametrize("words", ["www.evil.example", "see (WWW.evil.example)", "https://www.evil.example/x"])
+    def test_markdown_makes_no_link_of_a_name(self, words: str) -> None:
+        """GitHub and GitLab make links without markup: https://github.github.com/gfm/#autolinks-extension-"""
+        page = markdown(Noted().add("gpu-1", Plan(notes=(words,))).fleet())
+        assert words in page.replace("\\", "") and not re.search(r"(?i)www\.|https?:", page)
+
     @pytest.mark.parametrize("written", [markdown, as_html, lambda fleet, _taken: text(fleet)])
     def test_no_terminal_obeys_it(self, written: Any) -> None:
         assert not re.search("[\x1b\u202e]", written(self.fleet(), "today"))
@@ -353,6 +367,27 @@ class TestApproval:
         with pytest.raises(GpuOpsError) as refused:
             require(self.index(), digest(self.index()), HOSTS, host, "another")
         assert refused.value.refusals[0].code == code and host in refused.value.found
+
+    @pytest.mark.parametrize("host, code", [
+        ("gpu-3", "approval.nothing_approved"), ("gpu-4", "approval.not_of_this_fleet"),
+        ("gpu-1", "approval.no_plan")])
+    def test_one_without_a_file_is_refused_by_what_the_index_says(self, host: str, code: str, tmp_path: Path) -> None:
+        """A host that could not be reached, and a new one, have none. What is to be done keeps the approval of others:
+        a new plan in the same directory would take its place."""
+        save_fleet(str(tmp_path), self.index(), "", "")
+        with pytest.raises(GpuOpsError) as refused:
+            approved_plan(str(tmp_path), host, digest(self.index()))
+        (refusal,) = refused.value.refusals
+        assert refusal.code == code and "in another directory" in refusal.remedy
+        with pytest.raises(GpuOpsError) as of_cluster:
+            approved_plan_of_cluster(str(tmp_path), "uid-2", digest(self.index()))
+        assert of_cluster.value.refusals[0].code == "approval.not_of_this_fleet"
+
+    def test_a_plan_that_is_as_it_was_is_read(self, tmp_path: Path) -> None:
+        save_fleet(str(tmp_path), self.index(), "", "")
+        plan = replace(UPGRADE, host="gpu-1").to_dict()
+        save(plan, plan_path(str(tmp_path), "gpu-1"))
+        assert approved_plan(str(tmp_path), "gpu-1", digest(self.index())) == json.loads(json.dumps(plan))
 
     def test_another_fleet_is_refused_by_its_digest(self) -> None:
         other = self.index(clusters={})
