@@ -80,7 +80,7 @@ def _refuse_malformed(rollouts: Sequence[Mapping[str, Any]]) -> None:
                 "plan.rollout_malformed",
                 found="a rollout with %s" % (", ".join(sorted(each)) or "nothing"),
                 wanted="a list of `units` in `rollout`, and a list of lines in `head`, if any",
-                remedy="give `clusters` of what gpu_rollout has returned with `state: planned`",
+                remedy="give as `rollouts` the `clusters` that gpu_rollout has returned with `state: planned`",
                 option="rollouts",
             )
         for number, unit in enumerate(units, 1):

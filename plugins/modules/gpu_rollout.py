@@ -202,7 +202,9 @@ options:
         after another.
     type: str
   unit_modes:
-    description: The same for single cliques and job groups, by their names.
+    description:
+      - The same for single cliques and job groups, by their names; that of a job group is C(NAMESPACE/NAME). One that
+        no host of the run is in is warned of.
     type: dict
   max_failures:
     description: With how many failed hosts it still goes on. V(0) by default.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SCHEMA = "gpuops.nvidia/fleet/v1"
 HOSTS, CLUSTERS = "hosts", "clusters"
 # A plan in the same directory takes the place of the one that is approved, for all hosts
-REMEDY = ("make a new plan of all of them with `gpuops.nvidia.plan` in another directory, read it and approve that one; "
-          "for those that have a plan, the one that was approved holds until then")
+REMEDY = ("make a new plan of all of them with `gpuops.nvidia.plan` in another directory, read it and approve that "
+          "one; for those that have a plan, the one that was approved holds until then")
 
 
 def index_of(notes: Iterable[Note], clusters: Iterable[ClusterNote]) -> Dict[str, Any]:

@@ -297,7 +297,8 @@ class TestClusters:
         fleet.add("gpu-1", plan=UPGRADE)
         fleet.add("gpu-2", raised="ssh: connect to host gpu-2 port 22: No route to host")
         lines = fleet.plan(gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_components=[], gpu_plan_dir="plans",
-                           gpu_rollout_max_unreachable=0, expect=4)
+                           gpu_rollout_max_unreachable=0, gpu_rollout_unit_modes={"llama": "rolling"}, expect=4)
+        assert "`gpu_rollout_unit_modes` has llama, and no host" in " ".join(fleet.err.split())
         stopped, at_once, places, turn = lines[lines.index("In this order:") + 1:][:4]
         assert stopped.startswith("  stopped: 1 hosts cannot be reached: gpu-2; do: ") and stopped.endswith(
             "or raise `gpu_rollout_max_unreachable` [rollout.too_many_unreachable]"), lines
