@@ -24,7 +24,7 @@ def render(rollout: Rollout, decision: Decision) -> str:
     changed = sum(len(unit.hosts) for unit in rollout.units)
     lines = ["%s of %d to be changed in turn, %d beside, %d refused" % (
         _count(changed, "host"), len(rollout.of_run), len(rollout.beside), len(rollout.refused))]
-    lines += ["  " + line for line in (*_places(rollout, decision), *_stopped(rollout, decision))]
+    lines += ["  " + line for line in (*_places(rollout, decision), *_stopped(decision))]
     lines += ["  " + line for line in _cut(list(_groups(rollout)), MOST_GROUPS, "%d groups more")]
     if rollout.units:
         jobs = {job for unit in rollout.units for job in unit.jobs}
@@ -42,14 +42,12 @@ def head(rollout: Rollout, decision: Decision) -> List[str]:
     goes_on = bool(decision.may_start or decision.under_way)
     waits = [each for each in decision.waiting
              if each.cause is not Cause.stopped and not (goes_on and each.cause in _OF_THE_ORDER)]
-    return [*_stopped(rollout, decision), *list(_waits(replace(decision, waiting=tuple(waits))))[:1],
+    return [*_stopped(decision), *list(_waits(replace(decision, waiting=tuple(waits))))[:1],
             *_places(rollout, decision)]
 
 
-def _stopped(rollout: Rollout, decision: Decision) -> List[str]:
-    """Nothing is counted of hosts that are in no cluster, so that nothing stops them."""
-    return ["stopped: %s; do: %s [%s]" % (each.found, each.remedy, each.code)
-            for each in decision.stopped if rollout.is_counted]
+def _stopped(decision: Decision) -> List[str]:
+    return ["stopped: %s; do: %s [%s]" % (each.found, each.remedy, each.code) for each in decision.stopped]
 
 
 def _places(rollout: Rollout, decision: Decision) -> List[str]:

@@ -3,6 +3,7 @@
 """A rollout as people read it: a few lines, whatever the fleet is."""
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, ClassVar, List, Optional, Sequence
@@ -94,11 +95,14 @@ class TestHead:
         assert len(self.head(present, canaries="every_kind")) <= 6
 
     def test_hosts_of_no_cluster_are_counted_by_nobody(self) -> None:
-        """So that nothing of it stops, and no clique of them is too large."""
-        fleet = [host("h%d" % each, node="", clique="c", reachable=each < 3) for each in (1, 2)]
+        """So that nothing of it stops, and no clique of them is too large; but windows hold for them, too."""
+        fleet = [host("h%d" % each, node="", clique="c" if each < 3 else "") for each in (1, 2, 3)]
         present = Present(NOW, unreachable=frozenset(["h8", "h9"]))
-        assert self.head(present, fleet) == [
-            "at once: as many as the play takes (`gpu_serial` of gpuops.nvidia.site), as they are in no cluster"]
+        at_once = "at once: as many as the play takes (`gpu_serial` of gpuops.nvidia.site), as they are in no cluster"
+        assert self.head(present, fleet) == [at_once]
+        window = {"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC"}
+        waits, last = self.head(present, fleet, windows=[window])
+        assert re.match("waits: [^:]*: no window is open; .* [(]and 1 more[)]", waits) and last == at_once
 
 
 def test_five_hundred_hosts_are_a_page() -> None:
