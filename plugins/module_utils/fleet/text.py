@@ -121,9 +121,10 @@ def turn_line(turn: Turn, with_names: bool) -> str:
 
 def order_line(order: Order, orders: Sequence[Order]) -> str:
     """What stands over one of them, with its cluster where there are several."""
+    what = "In this order" if order.turns else "The rollout"
     if len(orders) == 1:
-        return "In this order"
-    return "In this order, %s" % ("in cluster %s" % order.name if order.name else "of hosts in no cluster")
+        return what
+    return "%s, %s" % (what, "in cluster %s" % order.name if order.name else "of hosts in no cluster")
 
 
 def _told(fleet: Fleet, detail: _Detail) -> Iterator[str]:
