@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "hosts": {"type": "list", "elements": "str"},
-        "turns": {"type": "list", "elements": "dict", "default": []},
+        "rollouts": {"type": "list", "elements": "dict", "default": []},
         "save_to": {"type": "path"},
         "show": {"type": "bool", "default": True},
     }
@@ -44,10 +44,10 @@ class ActionModule(ActionBase):
             return dict(error.result(), failed=True, changed=False)
 
     def _say(self, options: Mapping[str, Any], task_vars: Mapping[str, Any]) -> Dict[str, Any]:
-        _refuse_malformed(options["turns"])
+        _refuse_malformed(options["rollouts"])
         hosts = task_vars["ansible_play_hosts_all"] if options["hosts"] is None else options["hosts"]
         notes, plans, clusters = Collected().take()
-        fleet = fleet_of(map(str, hosts), notes, plans, clusters, options["turns"])
+        fleet = fleet_of(map(str, hosts), notes, plans, clusters, options["rollouts"])
         result: Dict[str, Any] = {"changed": False, "digest": fleet.digest, "fleet": fleet.to_dict(),
                                   # A callback for people shows what was displayed, and not as data once more
                                   "_ansible_verbose_override": True}
@@ -70,16 +70,31 @@ class ActionModule(ActionBase):
                 directory, shlex.quote(directory), fleet.digest) if directory else "")
 
 
-def _refuse_malformed(turns: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_malformed(rollouts: Sequence[Mapping[str, Any]]) -> None:
     """Raises GpuOpsError."""
-    for number, turn in enumerate(turns, 1):
-        seconds = turn.get("seconds")
-        if not (isinstance(turn.get("hosts"), list) and turn.get("why")
-                and (seconds is None or isinstance(seconds, (int, float)))):
+    for each in rollouts:
+        rollout = each.get("rollout")
+        units = rollout.get("units") if isinstance(rollout, Mapping) else None
+        if not isinstance(units, list) or not isinstance(each.get("head") or [], list):
             raise GpuOpsError(
-                "plan.turn_malformed",
-                found="turn %d with %s" % (number, ", ".join(sorted(turn)) or "nothing"),
-                wanted="a list of `hosts`, and the reason `why` they stand there; `seconds`, if any, is a number",
-                remedy="correct `turns`",
-                option="turns",
+                "plan.rollout_malformed",
+                found="a rollout with %s" % (", ".join(sorted(each)) or "nothing"),
+                wanted="a list of `units` in `rollout`, and a list of lines in `head`, if any",
+                remedy="give as `rollouts` the `clusters` that gpu_rollout has returned with `state: planned`",
+                option="rollouts",
             )
+        for number, unit in enumerate(units, 1):
+            _refuse_malformed_unit(number, unit if isinstance(unit, Mapping) else {})
+
+
+def _refuse_malformed_unit(number: int, unit: Mapping[str, Any]) -> None:
+    seconds = unit.get("seconds")
+    if not (isinstance(unit.get("hosts"), list) and unit.get("why")
+            and (seconds is None or isinstance(seconds, (int, float)))):
+        raise GpuOpsError(
+            "plan.turn_malformed",
+            found="unit %d with %s" % (number, ", ".join(sorted(unit)) or "nothing"),
+            wanted="a list of `hosts`, and the reason `why` they stand there; `seconds`, if any, is a number",
+            remedy="correct `rollouts`",
+            option="rollouts",
+        )

@@ -25,10 +25,10 @@ from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
 from ..module_utils.rollout.change import REPAIR, repairs
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
-from ..module_utils.rollout.model import Host, Rollout, Unit
+from ..module_utils.rollout.model import Host, Rollout, Unit, some
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
-from ..module_utils.rollout.text import render
+from ..module_utils.rollout.text import head, render
 from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
@@ -49,6 +49,11 @@ DOMAIN = PREFIX + "domain"
 _COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
+# Options of a connection that a command may show, and the variable of the environment that says one that it may not
+SHOWN = ("kubeconfig", "context", "host", "username", "validate_certs", "ca_cert", "client_cert", "client_key",
+         "no_proxy", "impersonate_user", "impersonate_groups")
+FROM_ENVIRONMENT = {"api_key": "K8S_AUTH_API_KEY", "password": "K8S_AUTH_PASSWORD", "proxy": "K8S_AUTH_PROXY",
+                    "kubeconfig": "K8S_AUTH_KUBECONFIG"}
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
 
@@ -150,7 +155,8 @@ class ActionModule(ClusterAction):
         result = {
             "changed": False,
             "clusters": told,
-            "warnings": [warning for each in told for warning in each.pop("warnings", ())],
+            "warnings": [*(warning for each in told for warning in each.pop("warnings", ())), *_of_no_group(
+                told, self._variables.get("unit_modes", "unit_modes"))],
             "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()},
             "order": _order([each for each in told if not each["failed"]]),
             "text": "\n".join(("%s: " % each["name"] if each["name"] else "") + each["text"]
@@ -290,16 +296,18 @@ class ActionModule(ClusterAction):
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
         decision = decide(rollout, present)
+        decision = replace(decision, stopped=tuple(each.named(self._variables) for each in decision.stopped))
         aim = options["aim"] or aim_of(hosts)
         joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
         return {
             "changed": False,
-            "warnings": list(records.notes_of(pool, rollout.policy)) if joins else [],
+            "warnings": [*(records.notes_of(pool, rollout.policy) if joins else ()), *_caps_of_others(record, name)],
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
             "text": render(rollout, decision),
+            "head": head(rollout, decision),
             "silent": silent,
             "of_hosts": _of_hosts(rollout),
             **self._holders(pool, options),
@@ -598,14 +606,50 @@ def _not_to_be_changed(host: str, why: str) -> Refusal:
         remedy="see to what this run has said of it, and run again")
 
 
+def _caps_of_others(record: Record, pool: str) -> List[str]:
+    """Who caps a pool by another name than its runs have caps nothing, and would not see it."""
+    if not record.caps or pool in record.caps:
+        return []
+    return ["the caps in the cluster are of %s, and of pool %s there is none: nothing but its own limits holds for "
+            "this rollout" % (", ".join("pool %s" % each for each in sorted(record.caps)), pool)]
+
+
+def _of_no_group(clusters: Sequence[Mapping[str, Any]], option: str) -> List[str]:
+    """A mode for a clique or job group that no host of the run is in has no effect. The hosts of several clusters may
+    say the same, so that one of them has to have it."""
+    if any(each["failed"] for each in clusters):
+        return []
+    rollouts = [each["rollout"] for each in clusters]
+    there = {host.get(of) for rollout in rollouts for host in rollout["hosts"].values()
+             for of in ("clique", "job_group")}
+    unknown = sorted({str(name) for rollout in rollouts for name in rollout["policy"].get("unit_modes") or ()} - there)
+    if not unknown:
+        return []
+    return ["`%s` has %s, and no host of this run is in a clique or job group of that name; that of a job is "
+            "NAMESPACE/NAME. There are: %s" % (option, ", ".join(unknown), some(sorted(filter(None, there))) or "none")]
+
+
+def _word(value: str) -> str:
+    """A value as Ansible reads it in `-a`: it takes away a pair of quotes, and knows no other way to write one."""
+    quoted = shlex.quote(value)
+    return '"%s"' % value if "'" in value and '"' not in value else quoted
+
+
 def _freeing(options: Mapping[str, Any], node: str) -> str:
-    """The command by which a person says that a failure was looked at."""
+    """The command by which a person says that a failure was looked at, and what it needs beside: no secret is in it."""
+    access = {name: value for name, value in options.items()
+              if name in Connection.__dataclass_fields__ and value not in (None, "", [], {})}
+    # One that is given as data has its users' secrets
+    hidden = [name for name in FROM_ENVIRONMENT if name in access and (
+        name not in SHOWN or not isinstance(access[name], str))]
     given = {"state": ENDED, "outcome": records.FREED, "name": node,
-             **{name: options[name] for name in ("kubeconfig", "context", "host") if options.get(name)},
+             **{name: access[name] for name in SHOWN if name in access and name not in hidden},
              **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
-    return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(
-        " ".join("%s=%s" % (name, shlex.quote(str(value))) for name, value in given.items()))
+    command = "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(" ".join(
+        "%s=%s" % (name, _word(",".join(value) if isinstance(value, list) else str(value)))
+        for name, value in given.items()))
+    return command + (", with %s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden) if hidden else "")
 
 
 def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ version_added: 0.1.0
 description:
   - Tells the plans that M(gpuops.nvidia.gpu_plan) and M(gpuops.nvidia.gpu_components) have put by in this run with
     C(for_fleet). Hosts with the same plan stand together, those that are refused by their reason, and those that cannot
-    be reached by name; then the order of the change, where it is given, and the plans of the clusters.
+    be reached by name; then the order of the change in each cluster, where it is given, and the plans of the clusters.
   - Of more than ten hosts at most 60 lines are shown, unless Ansible is asked for more with C(-v). What is not shown is
     counted, and is in the files of O(save_to).
   - Runs on the controller and asks nobody. Passwords of URLs are hidden.
@@ -23,30 +23,49 @@ options:
       - Left out, those of the play, failed and unreachable ones included.
     type: list
     elements: str
-  turns:
+  rollouts:
     description:
-      - In which order hosts are changed, a list of hosts that are changed at once with the reason why they stand there.
-        Neighbours with the same reason are told in one line. Other keys than these are not looked at.
+      - In which order hosts are changed, a rollout of each cluster, as RV(gpuops.nvidia.gpu_rollout#module:clusters)
+        has them where they could be planned. Other keys than these are not looked at.
     type: list
     elements: dict
     default: []
     suboptions:
-      hosts:
-        description: Those that are changed at once.
-        type: list
-        elements: str
-        required: true
-      why:
-        description: Why they stand there.
+      name:
+        description: The cluster, empty for hosts that are in none. It is told where there are several.
         type: str
-        required: true
-      seconds:
-        description: How long one of them is expected to take.
-        type: int
-      jobs:
-        description: Names of the jobs that end or wait for it.
+      head:
+        description:
+          - How it stands as the plan is made, told over the order a line each. It is no part of what RV(digest) is of.
         type: list
         elements: str
+      rollout:
+        description: Has the C(units) in their order. Neighbours with the same reason are told in one line.
+        type: dict
+        required: true
+        suboptions:
+          units:
+            description: Those that are changed at once.
+            type: list
+            elements: dict
+            required: true
+            suboptions:
+              hosts:
+                description: Their hosts.
+                type: list
+                elements: str
+                required: true
+              why:
+                description: Why they stand there.
+                type: str
+                required: true
+              seconds:
+                description: How long one of them is expected to take.
+                type: int
+              jobs:
+                description: Names of the jobs that end or wait for it.
+                type: list
+                elements: str
   save_to:
     description:
       - Directory on the controller that O(gpuops.nvidia.gpu_plan#module:save_to) saves plans in. The plan of all of
@@ -140,11 +159,20 @@ fleet:
       type: list
       elements: dict
       returned: success
-    turns:
-      description: As O(turns), neighbours with the same reason together; C(units) says how many turns these are.
+    orders:
+      description: The order in each cluster.
       type: list
       elements: dict
       returned: success
+      contains:
+        name: {description: The cluster., type: str, returned: success}
+        head: {description: How it stood as the plan was made., type: list, elements: str, returned: success}
+        turns:
+          description:
+            - The units of O(rollouts), neighbours with the same reason together; C(units) says how many turns they are.
+          type: list
+          elements: dict
+          returned: success
     clusters:
       description: The clusters, with the plan of each and why it is refused.
       type: list

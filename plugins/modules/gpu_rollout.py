@@ -203,7 +203,9 @@ options:
         after another.
     type: str
   unit_modes:
-    description: The same for single cliques and job groups, a mapping by their names. An empty text is refused.
+    description:
+      - The same for single cliques and job groups, a mapping by their names; that of a job group is C(NAMESPACE/NAME).
+        An empty text is refused. One that no host of the run is in is warned of.
     type: raw
   max_failures:
     description: With how many failed hosts it still goes on. V(0) by default.
@@ -306,6 +308,13 @@ clusters:
       type: dict
       returned: where it could be planned
     text: {description: The same for a person., type: str, returned: where it could be planned}
+    head:
+      description:
+        - What of it is of the instant, for a person, six lines at most. What stops it, what the first one waits for,
+          how many go at once and which places are taken.
+      type: list
+      elements: str
+      returned: where it could be planned
     silent:
       description: Hosts that could not be asked what is to be done to them; they count as out of reach.
       type: list

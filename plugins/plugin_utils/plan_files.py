@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from ansible.utils.path import unfrackpath
 
 from ..module_utils.core.approval import read_approved
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import Plan, digest
-from ..module_utils.fleet.approval import CLUSTERS, HOSTS, require
+from ..module_utils.fleet.approval import CLUSTERS, HOSTS, REMEDY, promised, require
 from .text_files import write
 
 # The fleet's own files
@@ -60,17 +60,19 @@ def approved_plan(directory: str, host: str, fleet: str = "") -> Dict[str, Any]:
     fleet: digest of the fleet's plan that was approved; '' is to take what is in the directory for approved.
     Raises GpuOpsError.
     """
-    plan = read(plan_path(directory, host))
-    if fleet:
-        require(_index(directory), fleet, HOSTS, host, digest(read_approved(plan).promise()))
+    index = _index_with(directory, fleet, HOSTS, host)
+    plan = read(plan_path(directory, host), bool(fleet))
+    if index is not None:
+        require(index, fleet, HOSTS, host, digest(read_approved(plan).promise()))
     return plan
 
 
 def approved_plan_of_cluster(directory: str, uid: str, fleet: str = "") -> Plan:
     """The same of a cluster, whatever it goes by."""
-    plan = replace(read_approved(read(cluster_path(directory, uid))), host="")
-    if fleet:
-        require(_index(directory), fleet, CLUSTERS, uid, digest(plan.promise()))
+    index = _index_with(directory, fleet, CLUSTERS, uid)
+    plan = replace(read_approved(read(cluster_path(directory, uid), bool(fleet))), host="")
+    if index is not None:
+        require(index, fleet, CLUSTERS, uid, digest(plan.promise()))
     return plan
 
 
@@ -103,8 +105,11 @@ def _save(text: str, path: str) -> None:
         ) from error
 
 
-def read(path: str) -> Dict[str, Any]:
-    """The plan in a file. Raises GpuOpsError where there is none that this release can be held to."""
+def read(path: str, of_fleet: bool = False) -> Dict[str, Any]:
+    """The plan in a file. Raises GpuOpsError where there is none that this release can be held to.
+
+    of_fleet: whether the plan of a fleet is approved, which a new one in the same directory would take the place of.
+    """
     try:
         with open(path, encoding="utf-8") as handle:
             data = json.load(handle)
@@ -113,8 +118,9 @@ def read(path: str) -> Dict[str, Any]:
             "approval.no_plan",
             found="no approved plan in %s: %s" % (path, error.strerror),
             wanted="the file that gpuops.nvidia.plan saved for this host",
-            remedy="run `gpuops.nvidia.plan` with the same directory and read the plan; a relative one is looked for "
-                   "in %s" % os.getcwd(),
+            remedy=("put the file back as it was, or " + REMEDY if of_fleet else
+                    "run `gpuops.nvidia.plan` with the same directory and read the plan; a relative one is looked for "
+                    "in %s" % os.getcwd()),
         ) from error
     except ValueError as error:
         raise GpuOpsError(
@@ -131,6 +137,18 @@ def read(path: str) -> Dict[str, Any]:
     return dict(data)
 
 
+def _index_with(directory: str, fleet: str, kind: str, name: str) -> Optional[Dict[str, Any]]:
+    """The index, where a fleet's plan was approved. Raises GpuOpsError unless it has a plan of this host or cluster.
+
+    It says more than a file that is missing: who had no plan has none, and one of an earlier plan may lie there.
+    """
+    if not fleet:
+        return None
+    index = _index(directory)
+    promised(index, fleet, kind, name)
+    return index
+
+
 def _index(directory: str) -> Dict[str, Any]:
     path = _in(directory, INDEX)
     try:
@@ -142,7 +160,7 @@ def _index(directory: str) -> Dict[str, Any]:
             "approval.no_plan_of_the_fleet",
             found="no plan of the fleet in %s: %s" % (path, getattr(error, "strerror", None) or error),
             wanted="the file that gpuops.nvidia.plan saved beside the plans of the hosts",
-            remedy="run `gpuops.nvidia.plan` with the same directory, read the plan, and approve its digest",
+            remedy="put it back as it was, or " + REMEDY,
         ) from error
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuops.nvidia/fleet/v1"
 HOSTS, CLUSTERS = "hosts", "clusters"
-REMEDY = "make a new plan of all of them with `gpuops.nvidia.plan`, read it and approve that one"
+# A plan in the same directory takes the place of the one that is approved, for all hosts
+REMEDY = ("make a new plan of all of them with `gpuops.nvidia.plan` in another directory, read it and approve that "
+          "one; for those that have a plan, the one that was approved holds until then")
 
 
 def index_of(notes: Iterable[Note], clusters: Iterable[ClusterNote]) -> Dict[str, Any]:
@@ -30,10 +32,10 @@ def index_of(notes: Iterable[Note], clusters: Iterable[ClusterNote]) -> Dict[str
     }
 
 
-def require(index: Mapping[str, Any], approved: str, kind: str, name: str, promise: str) -> None:
-    """Raises GpuOpsError unless a plan is part of the fleet's plan that was approved.
+def promised(index: Mapping[str, Any], approved: str, kind: str, name: str) -> str:
+    """Digest of what the plan promises that was approved for a host or a cluster. Raises GpuOpsError where none was.
 
-    approved: the digest of that. kind: HOSTS or CLUSTERS. promise: digest of what the plan in its own file promises.
+    approved: the digest of the fleet's plan. kind: HOSTS or CLUSTERS.
     """
     there = digest(dict(index))
     if index.get("schema") != SCHEMA or there != approved:
@@ -55,7 +57,15 @@ def require(index: Mapping[str, Any], approved: str, kind: str, name: str, promi
             "approval.nothing_approved",
             found="when the plan of the fleet was approved, %s had none that can be carried out" % name,
             wanted="a plan that was read and approved", remedy=REMEDY)
-    if known[name] != promise:
+    return str(known[name])
+
+
+def require(index: Mapping[str, Any], approved: str, kind: str, name: str, promise: str) -> None:
+    """Raises GpuOpsError unless a plan is part of the fleet's plan that was approved.
+
+    promise: digest of what the plan in its own file promises; the others are those of promised().
+    """
+    if promised(index, approved, kind, name) != promise:
         raise GpuOpsError(
             "approval.plan_exchanged",
             found="the saved plan of %s is another than when the plan of the fleet was approved" % name,

@@ -164,6 +164,19 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Order:
+    """In which order hosts of one cluster are changed.
+
+    name: of the cluster; '' for hosts that are in none.
+    head: how its rollout stands as the plan is made, for people, a line each. No part of what is approved.
+    """
+
+    name: str
+    head: Tuple[str, ...] = ()
+    turns: Tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True)
 class Fleet:
     """The fleet's plan. digest: of what an approval of it is an approval of.
 
@@ -171,7 +184,7 @@ class Fleet:
     changing:    where something is, the most hosts first.
     refused:     whose plans cannot be carried out; failed: those without one.
     unasked:     of which nobody knows anything: their planning has not begun.
-    turns:       in which order hosts are changed, where that is known.
+    orders:      in which order the hosts of each cluster are changed, where that is known.
     """
 
     digest: str
@@ -183,7 +196,7 @@ class Fleet:
     left_out: Tuple[str, ...] = ()
     unshown: Tuple[str, ...] = ()
     unasked: Tuple[str, ...] = ()
-    turns: Tuple[Turn, ...] = ()
+    orders: Tuple[Order, ...] = ()
     clusters: Tuple[ClusterNote, ...] = ()
 
     @property
@@ -205,21 +218,23 @@ class Fleet:
                       for group in (*self.idle, *self.changing)],
             "refusals": [{"hosts": list(reason.hosts), "refusals": [each.to_dict() for each in reason.refusals]}
                          for reason in (*self.refused, *self.failed)],
-            "turns": [{"hosts": list(turn.hosts), "why": turn.why, "units": turn.units, "seconds": turn.seconds,
-                       "jobs": list(turn.jobs)} for turn in self.turns],
+            "orders": [{"name": order.name, "head": list(order.head), "turns": [
+                {"hosts": list(turn.hosts), "why": turn.why, "units": turn.units, "seconds": turn.seconds,
+                 "jobs": list(turn.jobs)} for turn in order.turns]} for order in self.orders],
             "clusters": [cluster.to_dict() for cluster in self.clusters],
         }
 
 
 def fleet_of(
     hosts: Iterable[str], notes: Iterable[Note], plans: Mapping[str, Mapping[str, Any]],
-    clusters: Iterable[ClusterNote] = (), turns: Iterable[Mapping[str, Any]] = (),
+    clusters: Iterable[ClusterNote] = (), rollouts: Iterable[Mapping[str, Any]] = (),
 ) -> Fleet:
     """The plan of these hosts, in any order.
 
-    notes: of other hosts are left out; of two of one host, the later counts.
-    plans: {digest: what alike.common() has told} of the notes' plans.
-    turns: {'hosts', 'why', 'seconds', 'jobs'} each, in order, as the units of a rollout; the last two may be missing.
+    notes:    of other hosts are left out; of two of one host, the later counts.
+    plans:    {digest: what alike.common() has told} of the notes' plans.
+    rollouts: {'name', 'head', 'rollout': {'units': [{'hosts', 'why', 'seconds', 'jobs'}, ...]}} of each cluster, the
+              units in order; 'name', 'head', 'seconds' and 'jobs' may be missing.
     """
     known = {note.host: note for note in notes}
     asked = sorted(set(hosts))
@@ -238,7 +253,7 @@ def fleet_of(
         left_out=tuple(note.host for note in by[Standing.left_out]),
         unshown=tuple(note.host for note in by[Standing.unshown]),
         unasked=tuple(host for host in asked if host not in known),
-        turns=_turns(turns, set(asked)),
+        orders=_orders(rollouts, set(asked)),
         clusters=served,
     )
 
@@ -272,6 +287,13 @@ def _silent(notes: Sequence[Note]) -> Tuple[Silent, ...]:
              for _why, members in _alike(notes, lambda note: "".join(
                  each for each in note.why.replace(note.host, "") if not each.isdigit()))]
     return tuple(sorted(found, key=lambda silent: (-len(silent.hosts), silent.hosts)))
+
+
+def _orders(rollouts: Iterable[Mapping[str, Any]], asked: "set[str]") -> Tuple[Order, ...]:
+    """Clusters take turns with each other, so that each has a list of its own."""
+    orders = [Order(hidden(str(each.get("name") or "")), tuple(hidden(str(line)) for line in each.get("head") or ()),
+                    _turns(each["rollout"]["units"], asked)) for each in rollouts]
+    return tuple(order for order in orders if order.turns or order.head)
 
 
 def _turns(given: Iterable[Mapping[str, Any]], asked: "set[str]") -> Tuple[Turn, ...]:

@@ -10,6 +10,9 @@ from typing import Dict, Iterable, List, Sequence, Set, Tuple
 _NUMBERED = re.compile(r"([^.]*?)([0-9]+)([^0-9.]*(?:\..*)?)", re.DOTALL)
 _ADDRESS = re.compile(r"([0-9.]*\.)([0-9]+)()")
 
+# What a reader of ranges takes for their own
+_MEANT = frozenset(",[]")
+
 # (what is before the number, after it, first, last): each as it is written, so that 001 stays 001; '' without a number
 _Run = Tuple[str, str, str, str]
 
@@ -36,7 +39,7 @@ def _runs(names: Set[str]) -> List[_Run]:
     alone: List[_Run] = []
     for name in names:
         found = _ADDRESS.fullmatch(name) or _NUMBERED.fullmatch(name)
-        if found is None:
+        if found is None or _MEANT.intersection(name):
             alone.append((name, "", "", ""))
         else:
             families.setdefault((found.group(1), found.group(3)), []).append(found.group(2))

@@ -17,7 +17,7 @@ from ..core.plan import Plan, alike, change_lines, headline, way_back
 from ..core.refusal import Refusal
 from .model import Fleet, Group
 from .names import listed
-from .text import DEVICES_OF_EACH, NOT_SHOWN, counted, facts_of, of_cluster, of_hosts, plain, turn_line
+from .text import DEVICES_OF_EACH, NOT_SHOWN, counted, facts_of, of_cluster, of_hosts, order_line, plain, turn_line
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,13 @@ def _blocks(fleet: Fleet, taken: str) -> Iterator[_Block]:
     yield _Paragraph("%sDigest of the plan: %s" % ("Made %s. " % taken if taken else "", fleet.digest))
     yield _Table(("Hosts", "Stand so", "Names"), tuple(_overview(fleet)))
     yield _Paragraph(DEVICES_OF_EACH)
-    if fleet.turns:
-        yield _Heading(2, "Order")
-        yield _Table(("Hosts", "Why here", "Names"), tuple(
-            (str(len(turn.hosts)), turn_line(turn, with_names=True), listed(turn.hosts)) for turn in fleet.turns))
+    for order in fleet.orders:
+        yield _Heading(2, order_line(order, fleet.orders))
+        if order.head:
+            yield _Items(order.head)
+        if order.turns:
+            yield _Table(("Hosts", "Why here", "Names"), tuple(
+                (str(len(turn.hosts)), turn_line(turn, with_names=True), listed(turn.hosts)) for turn in order.turns))
     for group in fleet.changing:
         yield _Heading(2, "%s: %s" % (of_hosts(group.hosts), _what(group)))
         yield from _of_group(group)
@@ -161,7 +164,7 @@ def _refusals(refusals: Sequence[Refusal]) -> _Table:
 
 # In Markdown
 
-_MEANT = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$:@^=-])")
+_MEANT = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$:@^=-]|(?<=www)[.])", re.IGNORECASE)
 
 
 def _in_markdown(block: _Block) -> str:
@@ -181,7 +184,10 @@ def _in_markdown(block: _Block) -> str:
 
 
 def _words(words: str) -> str:
-    """On one line, with nothing that Markdown would read as more than text; a number at the start is no list's."""
+    """On one line, with nothing that Markdown would read as more than text; a number at the start is no list's.
+
+    A name that begins with www and a dot is made a link by GitHub and GitLab without any markup, so its dot is escaped.
+    """
     escaped = _MEANT.sub(r"\\\1", " ".join(words.split()))
     return re.sub(r"^([0-9]+)([.)])", r"\1\\\2", escaped)
 

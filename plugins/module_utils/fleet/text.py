@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Sequence, TypeVar
 
 from ..core.plan import Plan, alike, headline, lines, refusal_line, requirement_line, step_line
 from ..core.progress import duration
-from .model import ClusterNote, Fleet, Group, Reason, Silent, Turn
+from .model import ClusterNote, Fleet, Group, Order, Reason, Silent, Turn
 from .names import listed
 
 # Fits a terminal that shows a page of text
@@ -34,6 +34,7 @@ class _Detail:
     each:    plans, reasons, turns and clusters, each kind by itself.
     parts:   steps and requirements of one plan.
     notes:   of one plan.
+    head:    lines of how one rollout stands.
     """
 
     names: bool = False
@@ -41,13 +42,15 @@ class _Detail:
     each: int = _NO_LIMIT
     parts: int = _NO_LIMIT
     notes: int = _NO_LIMIT
+    head: int = _NO_LIMIT
 
 
 _WHOLE = _Detail(names=True, reasons=True)
-# From much to little. Of the last one are at most 40 lines, whatever the fleet is.
+# From much to little. Of the last one are fewer lines than MOST_LINES, whatever the fleet is.
 _DETAILS = (
-    _Detail(reasons=True), _Detail(), *(_Detail(False, False, each, parts, notes) for each, parts, notes in (
-        (20, 20, 10), (12, 16, 6), (8, 12, 4), (6, 8, 3), (5, 5, 2), (4, 3, 1), (3, 2, 0), (2, 0, 0))))
+    _Detail(reasons=True), _Detail(), *(_Detail(False, False, *limits) for limits in (
+        (20, 20, 10, 6), (12, 16, 6, 6), (8, 12, 4, 6), (6, 8, 3, 6), (5, 5, 2, 6), (4, 3, 1, 4), (3, 2, 0, 3),
+        (2, 0, 0, 3))))
 
 
 def text(fleet: Fleet, most_lines: int = 0, where: str = "", ending: str = "") -> str:
@@ -116,8 +119,16 @@ def turn_line(turn: Turn, with_names: bool) -> str:
     return "; ".join(found)
 
 
+def order_line(order: Order, orders: Sequence[Order]) -> str:
+    """What stands over one of them, with its cluster where there are several."""
+    what = "In this order" if order.turns else "The rollout"
+    if len(orders) == 1:
+        return what
+    return "%s, %s" % (what, "in cluster %s" % order.name if order.name else "of hosts in no cluster")
+
+
 def _told(fleet: Fleet, detail: _Detail) -> Iterator[str]:
-    body = [*_hosts(fleet, detail), *_order(fleet.turns, detail),
+    body = [*_hosts(fleet, detail), *_orders(fleet.orders, detail),
             *_some(fleet.clusters, detail, _cluster, "other clusters")]
     hosts = sum(map(len, fleet.parts.values()))
     if hosts > 1:
@@ -213,15 +224,22 @@ def _silent(silent: Silent, detail: _Detail) -> Iterator[str]:
         yield "  %s" % silent.why
 
 
-def _order(turns: Sequence[Turn], detail: _Detail) -> Iterator[str]:
-    if not turns:
-        return
-    yield "In this order:"
-    for number, turn in enumerate(turns[:detail.each], 1):
-        yield "%3d. %s" % (number, _line(turn.hosts, turn_line(turn, detail.names), detail))
-    left = turns[detail.each:]
-    if left:
-        yield "     then %s" % counted(sum(len(turn.hosts) for turn in left), "host")
+def _orders(orders: Sequence[Order], detail: _Detail) -> Iterator[str]:
+    shown = orders[:detail.each]
+    for order in shown:
+        # Of several, all together have as many turns as one has
+        most = max(1, detail.each // len(shown))
+        yield "%s:" % order_line(order, orders)
+        yield from ("  %s" % line for line in order.head[:detail.head])
+        for number, turn in enumerate(order.turns[:most], 1):
+            yield "%3d. %s" % (number, _line(turn.hosts, turn_line(turn, detail.names), detail))
+        left = order.turns[most:]
+        if left:
+            yield "     then %s" % counted(sum(len(turn.hosts) for turn in left), "host")
+    others = orders[len(shown):]
+    if others:
+        yield "and %s in %s" % (counted(sum(len(turn.hosts) for order in others for turn in order.turns), "host"),
+                                counted(len(others), "other cluster"))
 
 
 def _cluster(cluster: ClusterNote, detail: _Detail) -> Iterator[str]:

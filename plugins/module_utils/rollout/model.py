@@ -199,6 +199,11 @@ class Rollout:
     def of_run(self) -> Dict[str, Host]:
         return {name: host for name, host in self.hosts.items() if host.of_run}
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether limits hold for it: hosts that are in no cluster have no record that counts them."""
+        return any(host.node for host in self.hosts.values())
+
     def unit_of(self, host: str) -> Optional[Unit]:
         return next((unit for unit in self.units if host in unit.hosts), None)
 

@@ -236,7 +236,8 @@ def _unit(name: str, hosts: Sequence[Host], one_by_one: str = "") -> Unit:
 
 
 def _too_large(unit: Unit, hosts: Mapping[str, Host], limits: Limits) -> Optional[Refusal]:
-    needed = [hosts[name] for name in unit.hosts if hosts[name].in_service]
+    # Hosts that are in no cluster are counted by nobody
+    needed = [hosts[name] for name in unit.hosts if hosts[name].in_service and hosts[name].node]
     too_small = ["%d of failure domain %s" % (limits.domains[domain], domain or UNKNOWN_DOMAIN)
                  for domain, number in sorted(Counter(host.domain for host in needed).items())
                  if number > limits.domains.get(domain, number)]
@@ -414,7 +415,7 @@ class _Standing:
         self._new = frozenset(name for name, host in hosts.items() if not host.in_service)
         self._failed: Mapping[str, str] = {**present.failed_before, **present.failed}
         self._slots = self._slots_of(present.half_done - present.done)
-        self._stopped = tuple(self._reasons_to_stop())
+        self._stopped = tuple(self._reasons_to_stop()) if rollout.is_counted else ()
         # What is in progress or failed through us, and all that is out of service
         self._active: Set[str] = {*self._slots.in_progress, *self._slots.failed}
         self._out: Set[str] = {*self._active, *self._slots.half_done, *self._slots.unhealthy, *self._slots.cordoned,
@@ -557,6 +558,8 @@ class _Standing:
 
     def _cause(self, unit: Unit, canary: Optional[Tuple[Cause, str]]) -> Optional[Waiting]:
         """What it waits for; None where it may begin."""
+        if not self._rollout.is_counted:
+            return self._closed(unit)
         found = self._kept_from(unit)
         if found is not None:
             return found

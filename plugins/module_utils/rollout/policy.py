@@ -189,7 +189,8 @@ def _canaries(given: Any, refusals: List[Refusal]) -> Optional[str]:
 
 def _modes(given: Any, refusals: List[Refusal]) -> Dict[str, str]:
     if not isinstance(given, Mapping):
-        _mode("unit_modes", given, refusals)
+        # One mode for all is `unit_mode`
+        refusals.append(_unknown_mode("unit_modes", given))
         return {}
     modes = {str(group): _mode("unit_modes", mode, refusals) for group, mode in given.items()}
     return {group: mode for group, mode in modes.items() if mode}
@@ -198,14 +199,18 @@ def _modes(given: Any, refusals: List[Refusal]) -> Dict[str, str]:
 def _mode(option: str, given: Any, refusals: List[Refusal]) -> Optional[str]:
     if given in MODES:
         return str(given)
-    refusals.append(Refusal(
+    refusals.append(_unknown_mode(option, given))
+    return None
+
+
+def _unknown_mode(option: str, given: Any) -> Refusal:
+    return Refusal(
         "rollout.unit_mode_unknown",
         found="`%s` has %s" % (option, _quoted(given)),
         wanted="%s, at once, or %s, one host after another" % MODES,
         remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs, {} of none",
         option=option,
-    ))
-    return None
+    )
 
 
 def _max_failures(given: Any, refusals: List[Refusal]) -> Optional[int]:

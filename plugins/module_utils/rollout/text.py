@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from itertools import groupby
 from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from ..core.progress import duration
 from ..core.refusal import Refusal
-from .model import UNKNOWN_DOMAIN, Decision, Place, Rollout, Unit, some
+from .model import UNKNOWN_DOMAIN, Cause, Decision, Place, Rollout, Unit, some
 
 # Lines of each of its parts
 MOST_GROUPS = 20
 MOST_REASONS = 8
+# What the order itself brings with it, where something of it goes on
+_OF_THE_ORDER = (Cause.canary, Cause.group, Cause.slots, Cause.turn)
 
 
 def render(rollout: Rollout, decision: Decision) -> str:
@@ -21,10 +24,7 @@ def render(rollout: Rollout, decision: Decision) -> str:
     changed = sum(len(unit.hosts) for unit in rollout.units)
     lines = ["%s of %d to be changed in turn, %d beside, %d refused" % (
         _count(changed, "host"), len(rollout.of_run), len(rollout.beside), len(rollout.refused))]
-    if rollout.units:
-        lines.append("  at once: %d in all%s" % (rollout.limits.total, _domains(rollout.limits.domains)))
-        lines.append("  places: %s" % decision.slots)
-    lines += ["  stopped: %s; do: %s [%s]" % (each.found, each.remedy, each.code) for each in decision.stopped]
+    lines += ["  " + line for line in (*_places(rollout, decision), *_stopped(decision))]
     lines += ["  " + line for line in _cut(list(_groups(rollout)), MOST_GROUPS, "%d groups more")]
     if rollout.units:
         jobs = {job for unit in rollout.units for job in unit.jobs}
@@ -34,6 +34,29 @@ def render(rollout: Rollout, decision: Decision) -> str:
     lines += ["  " + line for line in _cut(list(_waits(decision)), MOST_REASONS, "%d reasons more")]
     lines += ["  " + line for line in _cut(list(_refusals(rollout.refused)), MOST_REASONS, "%d reasons more")]
     return "\n".join(lines)
+
+
+def head(rollout: Rollout, decision: Decision) -> List[str]:
+    """How it stands, for who is told of its units elsewhere: what stops it, what the first one waits for, and how many
+    go at once. Six lines at most, what matters most first."""
+    goes_on = bool(decision.may_start or decision.under_way)
+    waits = [each for each in decision.waiting
+             if each.cause is not Cause.stopped and not (goes_on and each.cause in _OF_THE_ORDER)]
+    return [*_stopped(decision), *list(_waits(replace(decision, waiting=tuple(waits))))[:1],
+            *_places(rollout, decision)]
+
+
+def _stopped(decision: Decision) -> List[str]:
+    return ["stopped: %s; do: %s [%s]" % (each.found, each.remedy, each.code) for each in decision.stopped]
+
+
+def _places(rollout: Rollout, decision: Decision) -> List[str]:
+    if not rollout.units:
+        return []
+    if not rollout.is_counted:
+        return ["at once: as many as the play takes (`gpu_serial` of gpuops.nvidia.site), as they are in no cluster"]
+    return ["at once: %d in all%s" % (rollout.limits.total, _domains(rollout.limits.domains)),
+            "places: %s" % decision.slots]
 
 
 def lasting(rollout: Rollout) -> int:

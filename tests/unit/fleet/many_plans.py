@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -51,8 +51,10 @@ class Noted:
     def hosts(self) -> List[str]:
         return [note.host for note in self.notes]
 
-    def fleet(self, *others: str, **more: Any) -> Fleet:
-        return fleet_of([*self.hosts, *others], self.notes, self.plans, **more)
+    def fleet(self, *others: str, turns: Sequence[Mapping[str, Any]] = (), **more: Any) -> Fleet:
+        """turns: of one cluster."""
+        rollouts = [{"rollout": {"units": turns}}] if turns else []
+        return fleet_of([*self.hosts, *others], self.notes, self.plans, **{"rollouts": rollouts, **more})
 
 
 def numbered(first: int, last: int, name: str = "gpu-%03d") -> Tuple[str, ...]:

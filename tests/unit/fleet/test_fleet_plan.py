@@ -8,7 +8,8 @@ import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any, Dict, List, Set
+from pathlib import Path
+from typing import Any, ClassVar, Dict, List, Set
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.page import as_html, markdown
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.text import MOST_LINES, text
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import (
+    approved_plan,
+    approved_plan_of_cluster,
+    plan_path,
+    save,
+    save_fleet,
+)
 
 CLUSTER = ClusterNote("production", "uid-1", "0123", Plan(host="production", steps=(
     Step("device_plugin", "object.change", "DaemonSet gpu/device-plugin", "Its image is another.", change={
@@ -89,11 +97,14 @@ def test_plans_that_are_all_different_fit_a_page_of_text() -> None:
     for number, host in enumerate(numbered(451, 500)):
         found.without(host, Standing.failed, refusals=(replace(BUSY, code="a.%d" % number),))
     clusters = [replace(CLUSTER, name="cluster-%d" % each, uid=str(each)) for each in range(20)]
-    turns = [{"hosts": [host], "why": "because of %s" % host, "seconds": 60} for host in numbered(1, 300)]
-    told = text(found.fleet(clusters=clusters, turns=turns), MOST_LINES, "See plans/fleet.md.", "Digest: 1")
+    rollouts = [{"name": "cluster-%d" % each, "head": ["stopped: x"] * 3 + ["waits: y", "at once: 1", "places: z"],
+                 "rollout": {"units": [{"hosts": [host], "why": "because of %s" % host, "seconds": 60}
+                                       for host in numbered(1, 300)[each::20]]}} for each in range(20)]
+    told = text(found.fleet(clusters=clusters, rollouts=rollouts), MOST_LINES, "See plans/fleet.md.", "Digest: 1")
     assert told.count("\n") < MOST_LINES and told.splitlines()[-2:] == ["Shortened. See plans/fleet.md.", "Digest: 1"]
     assert max(map(len, told.splitlines())) <= 400
-    whole = text(found.fleet(clusters=clusters, turns=turns))
+    assert told.count("  stopped: x") == 6 and "\nand 270 hosts in 18 other clusters\n" in told
+    whole = text(found.fleet(clusters=clusters, rollouts=rollouts))
     assert "/etc/299/29" in whole and whole.count("\n") > 300 * 60
 
 
@@ -198,8 +209,50 @@ def test_turns_of_the_same_reason_are_one_line_and_hosts_of_others_none() -> Non
     turns = [{"hosts": ["a2"], "why": "canary"}, {"hosts": ["elsewhere"], "why": "canary"},
              {"hosts": ["a3"], "why": "in order", "seconds": 5, "jobs": ["x"]},
              {"hosts": ["a1"], "why": "in order", "seconds": 7, "jobs": ["x", "y"], "place": "in_order"}]
-    assert [(turn.hosts, turn.units, turn.seconds, turn.jobs) for turn in found.fleet(turns=turns).turns] == [
+    assert [(turn.hosts, turn.units, turn.seconds, turn.jobs) for turn in found.fleet(turns=turns).orders[0].turns] == [
         (("a2",), 1, None, ()), (("a1", "a3"), 2, 7, ("x", "y"))]
+
+
+class TestOrders:
+    """How the rollout of a cluster stands, and in which order its hosts are changed."""
+
+    UNITS: ClassVar[List[Dict[str, Any]]] = [{"hosts": [host], "why": "in order"} for host in ("a1", "a2", "b1")]
+    HEAD: ClassVar[List[str]] = ["stopped: 1 failed: a9; do: free it [rollout.too_many_failures]",
+                                 "waits: host a1: no window is open", "at once: 2 in all", "places: 0 of 2 free"]
+
+    def fleet(self, *rollouts: Dict[str, Any]) -> Fleet:
+        return Noted().add("a1", UPGRADE).add("a2", UPGRADE).add("b1", UPGRADE).fleet(rollouts=rollouts)
+
+    def test_how_it_stands_is_in_all_that_people_read(self) -> None:
+        fleet = self.fleet({"name": "production", "head": self.HEAD, "rollout": {"units": self.UNITS}})
+        assert text(fleet).splitlines()[-6:] == [
+            "In this order:", *("  " + line for line in self.HEAD), "  1. 3 hosts: in order; 3 turns: a[1-2], b1"]
+        for page in (markdown(fleet), as_html(fleet)):
+            assert all(line in page.replace("\\", "") for line in self.HEAD), page
+        assert fleet.to_dict()["orders"][0]["head"] == self.HEAD
+
+    def test_it_is_no_part_of_what_is_approved(self) -> None:
+        units = {"rollout": {"units": self.UNITS}}
+        assert self.fleet(units).digest == self.fleet({**units, "head": self.HEAD}).digest == self.fleet().digest
+
+    def test_each_cluster_has_a_list_of_its_own(self) -> None:
+        fleet = self.fleet(
+            {"name": "east", "head": ["at once: 1 in all"], "rollout": {"units": self.UNITS[:1]}},
+            {"name": "west", "head": [], "rollout": {"units": self.UNITS[1:2]}},
+            {"name": "idle", "head": [], "rollout": {"units": []}},
+            {"name": "", "head": [], "rollout": {"units": self.UNITS[2:]}})
+        assert text(fleet).partition("In this order")[2].splitlines() == [
+            ", in cluster east:", "  at once: 1 in all", "  1. a1: in order",
+            "In this order, in cluster west:", "  1. a2: in order",
+            "In this order, of hosts in no cluster:", "  1. b1: in order"]
+        assert [line for line in markdown(fleet).splitlines() if "In this order" in line] == [
+            "## In this order, in cluster east", "## In this order, in cluster west",
+            "## In this order, of hosts in no cluster"]
+
+    def test_one_that_is_stopped_and_has_no_order_is_told(self) -> None:
+        fleet = self.fleet({"name": "east", "head": self.HEAD[:1], "rollout": {"units": []}})
+        assert text(fleet).splitlines()[-2:] == ["The rollout:", "  " + self.HEAD[0]]
+        assert "| Why here" not in markdown(fleet)
 
 
 class TestPages:
@@ -212,8 +265,9 @@ class TestPages:
         found = Noted().add("gpu-1", Plan(steps=(step,), notes=(self.EVIL,), kept=(Kept(self.EVIL, self.EVIL),)))
         found.add(self.EVIL, Plan(refusals=(refusal,)), pods=(self.EVIL,))
         found.without("gpu-3", Standing.unreachable, why=self.EVIL)
-        return found.fleet(clusters=[replace(CLUSTER, name=self.EVIL, plan=Plan(steps=(step,)))],
-                           turns=[{"hosts": ["gpu-1"], "why": self.EVIL, "jobs": [self.EVIL]}])
+        unit = {"hosts": ["gpu-1"], "why": self.EVIL, "jobs": [self.EVIL]}
+        return found.fleet(clusters=[replace(CLUSTER, name=self.EVIL, plan=Plan(steps=(step,)))], rollouts=[
+            {"name": self.EVIL, "head": [self.EVIL], "rollout": {"units": [unit]}}] * 2)
 
     def test_html_is_well_formed_and_has_nothing_of_a_host_s_in_its_markup(self) -> None:
         page = as_html(self.fleet(), "today")
@@ -234,6 +288,12 @@ class TestPages:
         assert [line for line in outside.splitlines() if line.startswith("# ")] == ["# Plan of 3 hosts"]
         assert {len(re.findall(r"(?<!\\)\|", line)) for line in outside.splitlines() if "Alert" in line} <= {4, 5}
         assert "`````" in page
+
+    @pytest.mark.parametrize("words", ["www.evil.example", "see (WWW.evil.example)", "https://www.evil.example/x"])
+    def test_markdown_makes_no_link_of_a_name(self, words: str) -> None:
+        """GitHub and GitLab make links without markup: https://github.github.com/gfm/#autolinks-extension-"""
+        page = markdown(Noted().add("gpu-1", Plan(notes=(words,))).fleet())
+        assert words in page.replace("\\", "") and not re.search(r"(?i)www\.|https?:", page)
 
     @pytest.mark.parametrize("written", [markdown, as_html, lambda fleet, _taken: text(fleet)])
     def test_no_terminal_obeys_it(self, written: Any) -> None:
@@ -277,7 +337,8 @@ def test_nothing_has_a_password_of_a_url() -> None:
     found.without("gpu-3", Standing.failed, refusals=(refusal,)).without("gpu-4", Standing.unreachable, why=secret)
     fleet = found.fleet(clusters=[replace(CLUSTER, plan=Plan(steps=(step,)), refusals=()),
                                   replace(CLUSTER, uid="2", refusals=(refusal,))],
-                        turns=[{"hosts": ["gpu-1"], "why": secret, "jobs": [secret]}])
+                        rollouts=[{"name": secret, "head": [secret], "rollout": {"units": [
+                            {"hosts": ["gpu-1"], "why": secret, "jobs": [secret]}]}}] * 2)
     for told in (text(fleet), markdown(fleet), as_html(fleet), json.dumps(fleet.to_dict())):
         assert "s3cret" not in told and "mirror.example/x" in told.replace("\\", "")
 
@@ -307,6 +368,27 @@ class TestApproval:
         with pytest.raises(GpuOpsError) as refused:
             require(self.index(), digest(self.index()), HOSTS, host, "another")
         assert refused.value.refusals[0].code == code and host in refused.value.found
+
+    @pytest.mark.parametrize("host, code", [
+        ("gpu-3", "approval.nothing_approved"), ("gpu-4", "approval.not_of_this_fleet"),
+        ("gpu-1", "approval.no_plan")])
+    def test_one_without_a_file_is_refused_by_what_the_index_says(self, host: str, code: str, tmp_path: Path) -> None:
+        """A host that could not be reached, and a new one, have none. What is to be done keeps the approval of others:
+        a new plan in the same directory would take its place."""
+        save_fleet(str(tmp_path), self.index(), "", "")
+        with pytest.raises(GpuOpsError) as refused:
+            approved_plan(str(tmp_path), host, digest(self.index()))
+        (refusal,) = refused.value.refusals
+        assert refusal.code == code and "in another directory" in refusal.remedy
+        with pytest.raises(GpuOpsError) as of_cluster:
+            approved_plan_of_cluster(str(tmp_path), "uid-2", digest(self.index()))
+        assert of_cluster.value.refusals[0].code == "approval.not_of_this_fleet"
+
+    def test_a_plan_that_is_as_it_was_is_read(self, tmp_path: Path) -> None:
+        save_fleet(str(tmp_path), self.index(), "", "")
+        plan = replace(UPGRADE, host="gpu-1").to_dict()
+        save(plan, plan_path(str(tmp_path), "gpu-1"))
+        assert approved_plan(str(tmp_path), "gpu-1", digest(self.index())) == json.loads(json.dumps(plan))
 
     def test_another_fleet_is_refused_by_its_digest(self) -> None:
         other = self.index(clusters={})

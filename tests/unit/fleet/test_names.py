@@ -42,6 +42,8 @@ def _numbers(ranges: str) -> Iterator[str]:
     (["gpu08", "gpu09", "gpu10", "gpu1"], "gpu[1,08-10]"),
     (["a.example", "gpu-1.example", "gpu-2.example"], "a.example, gpu-[1-2].example"),
     (["r1-n01.dc2", "r1-n02.dc2", "r2-n01.dc2"], "r1-n[01-02].dc2, r2-n01.dc2"),
+    # Their commas and brackets are no range's
+    (["a,1", "a,2", "b[1", "b[2"], "a,1, a,2, b[1, b[2"),
     (["10.0.0.9", "10.0.0.10", "10.0.1.1"], "10.0.0.[9-10], 10.0.1.1"),
 ])
 def test_hosts_stand_as_ranges(hosts: List[str], text: str) -> None:

@@ -250,8 +250,7 @@ class TestApproved:
         fleet.add("gpu-3", plan=REFUSED)
         digest = self.digest(fleet, expect=2)
         fleet.add("gpu-4", plan=UPGRADE)
-        for host in ("gpu-2", "gpu-4"):
-            (fleet.plans / (host + ".json")).write_text(json.dumps(replace(UPGRADE, host=host, steps=()).to_dict()))
+        (fleet.plans / "gpu-2.json").write_text(json.dumps(replace(UPGRADE, host="gpu-2", steps=()).to_dict()))
         fleet.add("gpu-3", plan=UPGRADE)
         fleet.hosts.pop()
         assert self.site(fleet, digest, expect=2) == {
@@ -292,6 +291,22 @@ class TestClusters:
         assert len(index["clusters"]) == 1 and all(index["clusters"].values())
         assert fleet.plan(**dict(given, gpu_components=["dcgm_exporter"]))[-1].rpartition("=")[2] != first
 
+    def test_how_the_rollout_stands_is_told_over_its_order(self, fleet: Fleet, api: Api) -> None:
+        """In all that is printed and saved, and by the words of whoever reads it."""
+        api.state.nodes.append(node("gpu-2"))
+        fleet.add("gpu-1", plan=UPGRADE)
+        fleet.add("gpu-2", raised="ssh: connect to host gpu-2 port 22: No route to host")
+        lines = fleet.plan(gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_components=[], gpu_plan_dir="plans",
+                           gpu_rollout_max_unreachable=0, gpu_rollout_unit_modes={"llama": "rolling"}, expect=4)
+        assert "`gpu_rollout_unit_modes` has llama, and no host" in " ".join(fleet.err.split())
+        stopped, at_once, places, turn = lines[lines.index("In this order:") + 1:][:4]
+        assert stopped.startswith("  stopped: 1 hosts cannot be reached: gpu-2; do: ") and stopped.endswith(
+            "or raise `gpu_rollout_max_unreachable` [rollout.too_many_unreachable]"), lines
+        assert (at_once, places) == ("  at once: 1 in all", "  places: 0 of 1 free; 1 unreachable (gpu-2)"), lines
+        assert turn.startswith("  1. gpu-1: ")
+        for name in ("fleet.md", "fleet.html"):
+            assert "rollout.too_many_unreachable" in (fleet.plans / name).read_text().replace("\\", "")
+
     def test_one_that_is_refused_is_told_with_the_others_and_fails_its_hosts(self, fleet: Fleet, api: Api) -> None:
         fleet.add("gpu-1")
         lines = fleet.plan(gpu_cluster_kubeconfig="/nowhere/config", gpu_components=["device_plugin"], expect=2)
@@ -323,14 +338,16 @@ class TestClusters:
 class TestProgress:
     STEP = Step("toolkit", "packages.install", "toolkit", "Toolkit.", Disruption.none)
 
-    def told(self, in_words: Hosts, *options: str, failing: str = "", **variables: Any) -> List[str]:
-        hosts = ("gpu-1", "gpu-2")
+    def told(self, in_words: Hosts, *options: str, failing: str = "", left: str = "", **variables: Any) -> List[str]:
+        """left: a host that is to be changed and may not be."""
+        hosts = ("gpu-1", "gpu-2", *([left] if left else []))
         done = in_words.controller.play(
             "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=hosts,
             environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
                 "canned": {"gpu_plan": planned(Plan(steps=(self.STEP,)), expected_seconds=60), **{host: {
                     "gpu_plan": planned(Plan(steps=(self.STEP,))), "container_toolkit": {"failed": True, "msg": "no"}}
-                    for host in (failing,) if failing}, "gpu_validation": {"changed": False, "checks": []}},
+                    for host in (failing,) if failing}, **{host: {"gpu_plan": planned(UPGRADE)}
+                    for host in (left,) if left}, "gpu_validation": {"changed": False, "checks": []}},
                 "gpu_serial": 1, **variables})
         return [line for line in done.stderr.splitlines() if re.match(r"gpu-\d: ", line)]
 
@@ -345,6 +362,12 @@ class TestProgress:
     def test_one_that_fails_is_told_too(self, in_words: Hosts) -> None:
         told = self.told(in_words, failing="gpu-1")
         assert re.fullmatch(r"gpu-1: failed after \d+ s; 0 of 2 done, 1 failed", told[1])
+
+    def test_those_without_a_turn_are_not_waited_for(self, in_words: Hosts) -> None:
+        """No window is ever open for it."""
+        told = self.told(in_words, left="gpu-3", gpu_rollout_windows=[
+            {"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC", "groups": ["others"]}])
+        assert len(told) == 4 and "(1 of 2)" in told[0] and told[-1].endswith("; 2 of 2 done"), told
 
     @pytest.mark.variation
     def test_nothing_is_said_where_that_is_wanted(self, in_words: Hosts) -> None:

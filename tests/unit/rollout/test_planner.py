@@ -51,6 +51,13 @@ def hosts(number: int, **more: Any) -> List[Host]:
     return [host("h%d" % each, **more) for each in range(1, number + 1)]
 
 
+def test_a_clique_of_hosts_of_no_cluster_has_no_limit() -> None:
+    """They have no record that counts them; one of a cluster has."""
+    assert not plan(hosts(3, node="", clique="x"), Policy(limit=Limit(1), domain_limit=Limit(1)), NOW).refused
+    refused = plan(hosts(3, clique="x"), Policy(limit=Limit(1)), NOW).refused
+    assert {refusal.code for refusal in refused.values()} == {"rollout.unit_above_limit"}
+
+
 def jobs(number: int) -> Any:
     return frozenset("job-%d" % each for each in range(number))
 

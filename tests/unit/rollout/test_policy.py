@@ -58,6 +58,7 @@ def test_a_percentage_is_rounded_down_and_at_least_one(limit: Any, hosts: int, a
     ("unit_mode", "serial", "unit_mode_unknown"),
     ("unit_modes", {"c.1": "serial"}, "unit_mode_unknown"),
     ("unit_modes", ["c.1"], "unit_mode_unknown"),
+    ("unit_modes", "rolling", "unit_mode_unknown"),
     *[("max_failures", value, "max_failures_malformed") for value in (-1, "10%", True, "many", 0.5)],
     *[(option, value, "duration_malformed") for option in ("soak", "expected_duration")
       for value in (5, "5", "soon", False, "8d", ["5m"])],

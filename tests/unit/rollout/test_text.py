@@ -3,8 +3,10 @@
 """A rollout as people read it: a few lines, whatever the fleet is."""
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, List
+from typing import Any, ClassVar, List, Optional, Sequence
 
 import pytest
 
@@ -14,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.text import te
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host, Kind, Present
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.planner import decide, plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.policy import policy_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.text import lasting, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.text import head, lasting, render
 
 NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
 H100 = Kind("8 x 10de:2330", "ubuntu-24.04", "containerd", "570.1", "580.2")
@@ -50,14 +52,57 @@ again [rollout.cordoned_by_others]"""
 def test_the_plan_of_the_fleet_tells_how_long_each_takes_and_how_many_jobs_end() -> None:
     """It has the units as data."""
     fleet = [host("h1", seconds=600), *(host("h%d" % each, jobs=frozenset(["ns/job-%d" % each])) for each in (2, 3))]
-    units = plan(fleet, policy_of({}), NOW).to_dict()["units"]
-    told = of_fleet(fleet_of([each.name for each in fleet], [], {}, turns=units))
+    rollout = plan(fleet, policy_of({}), NOW).to_dict()
+    told = of_fleet(fleet_of([each.name for each in fleet], [], {}, rollouts=[{"rollout": rollout}]))
     assert told.splitlines()[-3:] == [
         "In this order:",
         "  1. h1: canary of 8 x 10de:2330, ubuntu-24.04, containerd, driver 570.1 to 580.2; expected to take 10 min "
         "0 s",
         "  2. 2 hosts: 1 job, failure domain r1; 2 turns; expected to take 25 min 0 s each; 2 jobs hit: ns/job-2, "
         "ns/job-3: h[2-3]"]
+
+
+class TestHead:
+    """What of a rollout is of the instant, beside the plan of the fleet."""
+
+    FLEET: ClassVar[List[Host]] = [host("h%d" % each) for each in range(1, 5)]
+
+    def head(self, present: Optional[Present] = None, fleet: Sequence[Host] = (), **options: Any) -> List[str]:
+        rollout = plan(fleet or self.FLEET, policy_of(options), NOW)
+        return head(rollout, decide(rollout, present or Present(NOW)))
+
+    def test_what_goes_on_says_how_many_go_at_once(self) -> None:
+        assert self.head(limit=2, domain_limit=1) == [
+            "at once: 2 in all; 1 of failure domain r1", "places: 2 of 2 free"]
+
+    def test_what_is_stopped_says_why_and_what_to_do(self) -> None:
+        told = self.head(Present(NOW, failed={"h1": "no GPU"}))
+        assert told[0].startswith("stopped: 1 failed: h1 (no GPU); do: find the cause") and len(told) == 3, told
+        assert told[1:] == ["at once: 1 in all", "places: 0 of 1 free; 1 failed (h1)"]
+
+    def test_closed_windows_are_told_though_others_go_on(self) -> None:
+        window = {"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC"}
+        assert self.head(windows=[window])[0].startswith("waits: host h")
+        fleet = [host("h1"), host("h2", groups=("night",))]
+        always = {"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "start": "00:00", "duration": "24h",
+                  "zone": "UTC", "groups": ["day"]}
+        told = self.head(fleet=[replace(fleet[0], groups=("day",)), fleet[1]], limit=2, canaries="none", windows=[
+            always, dict(window, groups=["night"])])
+        assert told[0].startswith("waits: host h2: no window is open; the next opens at Sat 2026-07-04"), told
+
+    def test_it_is_six_lines_at_most(self) -> None:
+        present = Present(NOW, failed={"h1": "x", "h2": "y"}, unreachable=frozenset(["h3", "h4"]))
+        assert len(self.head(present, canaries="every_kind")) <= 6
+
+    def test_hosts_of_no_cluster_are_counted_by_nobody(self) -> None:
+        """So that nothing of it stops, and no clique of them is too large; but windows hold for them, too."""
+        fleet = [host("h%d" % each, node="", clique="c" if each < 3 else "") for each in (1, 2, 3)]
+        present = Present(NOW, unreachable=frozenset(["h8", "h9"]))
+        at_once = "at once: as many as the play takes (`gpu_serial` of gpuops.nvidia.site), as they are in no cluster"
+        assert self.head(present, fleet) == [at_once]
+        window = {"days": "sat", "start": "22:00", "duration": "8h", "zone": "UTC"}
+        waits, last = self.head(present, fleet, windows=[window])
+        assert re.match("waits: [^:]*: no window is open; .* [(]and 1 more[)]", waits) and last == at_once
 
 
 def test_five_hundred_hosts_are_a_page() -> None:

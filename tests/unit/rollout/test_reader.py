@@ -1,0 +1,86 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What gpu_rollout tells people beside the rollout: the command that frees a host, and options without an effect."""
+from __future__ import annotations
+
+import shlex
+from typing import Any, Dict, List
+
+import pytest
+from ansible.parsing.splitter import parse_kv
+
+from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import (
+    NAMESPACE,
+    ActionModule,
+    _caps_of_others,
+    _freeing,
+    _of_no_group,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import read_record
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.cluster_action import checked
+
+
+def typed(**options: Any) -> "tuple[Dict[str, Any], str]":
+    """What Ansible makes of the command, and what is said after it."""
+    told = _freeing({"pool": "gpus", "namespace": NAMESPACE, **options}, "gpu-7")
+    command, _comma, more = told.partition("', with ")
+    words = shlex.split(command + ("'" if more else ""))
+    assert words[:5] == ["ansible", "localhost", "-m", "gpuops.nvidia.gpu_rollout", "-a"] and len(words) == 6, words
+    given = parse_kv(words[5])
+    # As the module takes them
+    checked(given, ActionModule.ARGUMENTS, "gpu_rollout")
+    return given, more
+
+
+ENDED = {"state": "ended", "outcome": "freed", "name": "gpu-7"}
+
+
+class TestTheCommandThatFreesAHost:
+    def test_it_names_the_cluster_by_its_url_as_the_run_does(self) -> None:
+        access = {"host": "https://api.example:6443", "ca_cert": "/etc/my pki/ca.crt", "validate_certs": False,
+                  "client_cert": "/etc/pki/me.crt", "client_key": "/etc/pki/me.key", "impersonate_user": "it's me",
+                  "impersonate_groups": ["a", "b"]}
+        given, more = typed(**access)
+        assert given == {**ENDED, **access, "validate_certs": "False", "impersonate_groups": "a,b"} and not more
+
+    @pytest.mark.parametrize("access, more", [
+        ({"api_key": "s3cret"}, "K8S_AUTH_API_KEY set"),
+        ({"kubeconfig": {"users": ["s3cret"]}}, "K8S_AUTH_KUBECONFIG set"),
+        ({"username": "me", "password": "s3cret", "proxy": "http://me:s3cret@proxy"},
+         "K8S_AUTH_PASSWORD and K8S_AUTH_PROXY set")])
+    def test_it_has_no_secret_and_says_which_it_needs(self, access: Dict[str, Any], more: str) -> None:
+        given, told = typed(host="https://api.example", **access)
+        assert told == more and "s3cret" not in str(given)
+        assert given == {**ENDED, "host": "https://api.example", **({"username": "me"} if "username" in access else {})}
+
+    def test_what_is_not_set_is_not_in_it(self) -> None:
+        given, _more = typed(kubeconfig="/k", context="", ca_cert=None, impersonate_groups=[])
+        assert given == {**ENDED, "kubeconfig": "/k"}
+
+
+def planned(name: str, modes: List[str], **hosts: Dict[str, str]) -> Dict[str, Any]:
+    return {"name": name, "failed": False, "rollout": {
+        "policy": {"unit_modes": dict.fromkeys(modes, "rolling")} if modes else {}, "hosts": hosts}}
+
+
+class TestModesOfNoGroup:
+    def test_a_job_by_its_name_alone_is_warned_of(self) -> None:
+        (told,) = _of_no_group([planned("a", ["llama", "c.1"], h1={"job_group": "team/llama"}, h2={"clique": "c.1"})],
+                               "gpu_rollout_unit_modes")
+        assert told.startswith("`gpu_rollout_unit_modes` has llama, and no host") and "c.1, team/llama" in told
+
+    def test_one_that_another_cluster_has_is_none(self) -> None:
+        modes = ["c.1"]
+        assert _of_no_group([planned("a", modes, h1={"clique": "c.1"}), planned("b", modes, h2={})], "x") == []
+        assert _of_no_group([planned("a", [], h1={})], "x") == []
+
+    def test_nothing_is_said_where_a_cluster_is_not_known(self) -> None:
+        assert _of_no_group([planned("a", ["c.1"], h1={}), {"name": "b", "failed": True}], "x") == []
+
+
+@pytest.mark.parametrize("caps, is_told", [
+    ('', False), ('{"gpus": {"limit": "1"}}', False), ('{"other": {"limit": "1"}, "gpus": {"limit": "1"}}', False),
+    ('{"gpu": {"limit": "1"}}', True)])
+def test_caps_of_another_pool_alone_are_told(caps: str, is_told: bool) -> None:
+    told = _caps_of_others(read_record("", caps), "gpus")
+    assert bool(told) is is_told and all("pool gpu, and of pool gpus there is none" in each for each in told)
