@@ -39,6 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Asking,
     NodeState,
     Record,
+    Slot,
     closed,
     ended,
     read_record,
@@ -280,8 +281,9 @@ def test_the_least_rights_are_enough_where_the_namespace_is_there(real: RealApi,
 def test_a_record_is_never_larger_than_an_object_may_be(real: RealApi, namespace: str) -> None:
     budget = budget_of(real.client(), namespace)
     budget.ask(asking("h0"), rollout_of(hosts(1)))
+    slots = {"n%d" % each: Slot("h%d" % each, "a", NOW, FAILED, reason="x" * 500) for each in range(2000)}
     with pytest.raises(GpuOpsError, match="cluster.rollout_record_full"):
-        budget.change(lambda record: ended(record, POOL, "n0", "a", FAILED, "x" * 1000 * 1000, NOW))
+        budget.change(lambda record: record.but(POOL, replace(record.pool(POOL), slots=slots)))
 
 
 class Clock:

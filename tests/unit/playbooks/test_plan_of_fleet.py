@@ -342,7 +342,7 @@ class TestProgress:
         """left: a host that is to be changed and may not be."""
         hosts = ("gpu-1", "gpu-2", *([left] if left else []))
         done = in_words.controller.play(
-            "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=hosts,
+            "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=hosts, groups={"others": hosts[:2]},
             environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
                 "canned": {"gpu_plan": planned(Plan(steps=(self.STEP,)), expected_seconds=60), **{host: {
                     "gpu_plan": planned(Plan(steps=(self.STEP,))), "container_toolkit": {"failed": True, "msg": "no"}}
