@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from canned import Hosts, planned
@@ -12,7 +13,14 @@ from cluster_objects import node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Pool, Record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DEFAULT_POOL,
+    OpenRollout,
+    Pool,
+    Record,
+    Run,
+    Slot,
+)
 
 MODULE = "gpuops.nvidia.gpu_rollout"
 DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
@@ -21,6 +29,12 @@ CHANGE, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(), proof={})
 
 def names(number: int) -> List[str]:
     return ["gpu-%d" % each for each in range(1, number + 1)]
+
+
+def held(*slots: Slot, seen: datetime, seconds: int = 600, **more: Any) -> Pool:
+    """What runs hold, of an open rollout of theirs."""
+    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, seconds) for slot in slots})
+    return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
 
 
 class Site:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 import pytest
 from canned import ACTION, Hosts
 from documentation import returned, undocumented
-from sites import CHANGE, MODULE, NOTHING, Site, names
+from sites import CHANGE, MODULE, NOTHING, Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
@@ -54,12 +54,6 @@ ActionModule = Stopped
 @pytest.fixture
 def now() -> datetime:
     return datetime.now(timezone.utc).replace(microsecond=0)
-
-
-def held(*slots: Slot, seen: datetime, seconds: int = 600, **more: Any) -> Pool:
-    """What runs hold, of an open rollout of theirs."""
-    opened = OpenRollout("x", seen, {slot.run: Run("other", seen, seen, seconds) for slot in slots})
-    return Pool(limit="1", rollout=opened, slots={slot.host: slot for slot in slots}, **more)
 
 
 @pytest.mark.variation

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from canned import Hosts, planned
-from sites import Site, names
+from sites import Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     POWER_CYCLE,
@@ -21,14 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Requirement,
     Step,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
-    DEFAULT_POOL,
-    FAILED,
-    OpenRollout,
-    Pool,
-    Run,
-    Slot,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, FAILED, Pool, Slot
 
 RESET = Step("repair", "repair.reset", "0000:3b:00.0", "GPU 0000:3b:00.0: xid 95.", Disruption.gpu_reset,
              change={"before": {"GPU": "sick"}, "after": {"GPU": "reset (try 1)"}})
@@ -149,8 +142,7 @@ def test_what_was_left_half_done_is_given_back_where_a_repair_has_left_it(
         "gpuops.nvidia.com/cordoned-by": "gpuops"}})
     then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
     slot = Slot("gpu-1", "dead@other", then, policy=policy)
-    opened = OpenRollout("x", then, {"dead@other": Run("other", then, then, 1)})
-    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": slot}, rollout=opened)))
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
     told = repair(site, {})
     assert site.cordoned() == ([] if is_given_back else ["gpu-1"]), told
     assert site.held() == ({} if is_given_back else {"gpu-1": "working"}), told
