@@ -24,7 +24,7 @@ from ..core.refusal import Refusal
 from .change import REPAIR, is_of_one_policy, repairs
 from .health import Signs, worse_off
 from .model import WITHOUT_END, Cause, Decision, Host, Place, Present, Rollout, Slots, Unit, Waiting, node_name
-from .planner import decide, decide_again, failed_before, incomplete, proved, renewed, to_prove
+from .planner import decide, decide_again, failed_before, incomplete, interrupted, proved, renewed, to_prove
 from .policy import Policy, policy_of
 from .windows import instant_text
 
@@ -64,7 +64,8 @@ class Slot:
     policy:    Host.policy of the change.
     kind:      the host's, in words.
     reason:    what failed.
-    failure:   the slot of an earlier change that failed here, which is there again where this one is left undone.
+    before:    the slot of an earlier change that failed here, or did not end, which is there again where this one is
+               left undone.
     aim:       of the rollout that it is of; '' where that was not written down.
     joined:    of one that does not count, whether its Node has been seen in the cluster.
     domain:    the failure domain that its run knows it to be in, where its Node may not say so.
@@ -81,7 +82,7 @@ class Slot:
     policy: str = ""
     kind: str = ""
     reason: str = ""
-    failure: Optional[Slot] = None
+    before: Optional[Slot] = None
     aim: str = ""
     joined: bool = False
     domain: str = ""
@@ -89,12 +90,22 @@ class Slot:
     @property
     def earlier_failure(self) -> Optional[Slot]:
         """What nobody has looked at yet."""
-        return self if self.state == FAILED else self.failure
+        if self.state == FAILED:
+            return self
+        return None if self.before is None else self.before.earlier_failure
 
     @property
     def without_its_run(self) -> Optional[Slot]:
         """What is left of it with its run: what that has only reserved is as it was before."""
-        return self if self.begun else self.earlier_failure
+        return self if self.begun or self.state == FAILED else self.before
+
+    @property
+    def taken_over(self) -> Optional[Slot]:
+        """The same for who goes on with its node: of what did not end there, nobody's, the failure before it stays."""
+        there = self.without_its_run
+        if there is None or there.state == FAILED:
+            return there
+        return replace(there, run="", confirmed=True, before=there.earlier_failure)
 
 
 @dataclass(frozen=True)
@@ -319,7 +330,7 @@ def asked(
         return Answer()
     pool, node = record.pool(pool_name), rollout.hosts[asking.host].node
     has_place = goes_on(pool, node, asking.run)
-    if has_place and _is_at_work(pool, rollout, unit, nodes):
+    if has_place and _is_at_work(pool, asking, rollout, unit, nodes):
         return Answer()
     opened, waits = _opened(pool, asking, rollout, unit, is_alive)
     if waits is None and has_place:
@@ -341,7 +352,7 @@ def asked(
         without = replace(opened, slots=_with(opened.slots, _reserved_by(opened, asking.run, [node])))
         return Answer(record.but(pool_name, without) if without != pool else None, refusals=(missing,), is_final=True)
     if is_held(opened, node, asking.run):
-        if _is_under_way(opened, asking.run, rollout, unit):
+        if _is_under_way(opened, asking, rollout, unit):
             return Answer(begun(record.but(pool_name, opened), pool_name, asking.run, node, ()))
         opened = replace(opened, slots=_with(opened.slots, _reserved_by(
             opened, asking.run, [rollout.hosts[name].node for name in unit.hosts])))
@@ -392,6 +403,19 @@ def began_a_repair(slot: Slot) -> bool:
     return slot.state == WORKING and repairs(slot.policy)
 
 
+def unmended(slot: Slot, policy: str) -> Optional[Slot]:
+    """What has failed on a node that a policy cannot mend: what a repair has left sick no other change does, and what a
+    change has left no repair."""
+    failure = slot.earlier_failure
+    return failure if failure is not None and repairs(failure.policy) != repairs(policy) else None
+
+
+def is_no_repair(slot: Slot) -> bool:
+    """Whether something else than a repair was begun on a node."""
+    stands = slot.without_its_run
+    return stands is not None and stands.state == WORKING and not (stands.aim == REPAIR or repairs(stands.policy))
+
+
 def is_held(pool: Pool, node: str, run: str) -> bool:
     """Whether a run has the place of a node. One that counted as dead may have lost it."""
     slot = pool.slots.get(node)
@@ -417,7 +441,7 @@ def ended(
     host: Optional[Host] = None, signs: Collection[str] = ()
 ) -> Record:
     """What became of a node. DONE frees its slot, FAILED keeps it, LEFT says that nothing was begun, so that what had
-    failed before has failed still, and FREED is a person's word that a failure was looked at.
+    failed before, or had not ended, is as it was, and FREED is a person's word that a failure was looked at.
 
     reason: what failed, or why it was left where it could not be changed. host: whose it is, for one that failed
     without a slot. signs: what was found of it after its change; others judge by it until the next change, or FREED.
@@ -445,15 +469,17 @@ def ended(
         before = slot or (Slot(node, run, now) if host is None else Slot(
             host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind),
             domain=host.domain))
-        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, failure=None)
+        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, before=None)
     elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
         opened = replace(opened, done={**opened.done, node: now},
                          left={name: left for name, left in opened.left.items() if name != node},
                          before={name: at for name, at in opened.before.items() if name != node})
-    elif opened is not None and outcome == LEFT:
+    elif opened is not None and outcome == LEFT and (slot is not None or not _is_left(opened, node, run)):
         opened = replace(opened, left={**opened.left, node: Left(run, reason)})
     if outcome == LEFT and slot is not None:
-        slots = _with(slots, {node: slot.earlier_failure})
+        # What needs nothing any more is in the middle of nothing
+        there = slot.before if reason else slot.earlier_failure
+        slots = _with(slots, {node: slot if slot.state == FAILED else there})
     pool = replace(pool, slots=slots, rollout=opened)
     if outcome == DONE and slot is not None and slot.state == WORKING:
         proofs = {**pool.proofs, **dict.fromkeys(slot.proofs, Proof(node, now))}
@@ -467,6 +493,13 @@ def ended(
         told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
         pool = replace(pool, signs={**others, **told})
     return record.but(pool_name, pool)
+
+
+def _is_left(opened: OpenRollout, node: str, run: str) -> bool:
+    """Whether another run that is at work yet has left a node: others of its unit go by that, and what a run says that
+    never had it takes nothing from it."""
+    left = opened.left.get(node, Left())
+    return left.run != run and left.run in opened.runs
 
 
 def _short(reason: str) -> str:
@@ -623,12 +656,14 @@ def _reserved_by(pool: Pool, run: str, nodes: Iterable[str]) -> Dict[str, Option
             if is_held(pool, node, run) and not pool.slots[node].begun}
 
 
-def _is_at_work(pool: Pool, rollout: Rollout, unit: Unit, nodes: Mapping[str, NodeState]) -> bool:
+def _is_at_work(
+    pool: Pool, asking: Asking, rollout: Rollout, unit: Unit, nodes: Mapping[str, NodeState]
+) -> bool:
     """Whether the change of a unit has begun, so that it goes on to its end: a node of it is out of service for us, or
     back."""
     of_unit = {rollout.hosts[name].node for name in unit.hosts}
     return any(nodes[node].ours and not nodes[node].kept for node in of_unit if node in nodes) or (
-        pool.rollout is not None and not of_unit.isdisjoint(pool.rollout.done))
+        not of_unit.isdisjoint(_over(pool, asking)))
 
 
 def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
@@ -638,17 +673,26 @@ def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
     for host in (rollout.hosts[name] for name in unit.hosts):
         if is_held(pool, host.node, run):
             slot = pool.slots[host.node]
-            given[host.node] = replace(slot, run="", confirmed=True) if host.half_done and slot.begun \
-                else slot.earlier_failure
+            given[host.node] = replace(slot, run="", confirmed=True) if host.half_done and slot.begun and (
+                slot.before is None) else slot.before
     return replace(pool, slots=_with(pool.slots, given))
 
 
-def _is_under_way(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> bool:
+def _over(pool: Pool, asking: Asking) -> FrozenSet[str]:
+    """Nodes that the open rollout has changed. What was repaired may be sick again, and is then this run's to repair,
+    if that is what it has found."""
+    if pool.rollout is None:
+        return frozenset()
+    us = pool.rollout.runs.get(asking.run)
+    return frozenset(node for node, at in pool.rollout.done.items()
+                     if asking.aim != REPAIR or us is None or at >= us.since)
+
+
+def _is_under_way(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> bool:
     """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
     are asked about anew, as what has come about meanwhile counts for them."""
     nodes = {rollout.hosts[name].node for name in unit.hosts}
-    return any(goes_on(pool, node, run) for node in nodes) or (
-        pool.rollout is not None and not nodes.isdisjoint(pool.rollout.done))
+    return any(goes_on(pool, node, asking.run) for node in nodes) or not nodes.isdisjoint(_over(pool, asking))
 
 
 def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
@@ -662,20 +706,36 @@ def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Uni
 
 
 def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Optional[Refusal]:
-    """Why a host of a unit is not to begin that was not begun with: another one of it could not be changed."""
+    """Why a host of a unit is not to begin that was not begun with: another one of it could not be changed, or what has
+    come about there since it was planned is not this run's."""
     left = pool.rollout.left if pool.rollout is not None else {}
     is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
+    over = _over(pool, asking)
     why = {}
     for name in unit.hosts:
         node = rollout.hosts[name].node
         slot, of_run = pool.slots.get(node), left.get(node, Left())
+        kept = None if slot is None or node in over else _not_to_go_on_with(slot, rollout.hosts[name], asking)
+        if kept is not None and name == asking.host:
+            return kept
         if is_reserved and slot is not None and slot.state == FAILED:
             why[name] = slot.reason
         elif name != asking.host and of_run.run == asking.run and of_run.reason:
             why[name] = of_run.reason
         elif name in asking.untold:
             why[name] = "nobody could tell it whether it may begin"
+        elif kept is not None:
+            why[name] = kept.found
     return incomplete(unit.name, why) if why else None
+
+
+def _not_to_go_on_with(slot: Slot, host: Host, asking: Asking) -> Optional[Refusal]:
+    if slot.run == asking.run:
+        return None
+    failure = unmended(slot, host.policy)
+    if failure is not None:
+        return failed_before(host, failure.reason)
+    return interrupted(host) if asking.aim == REPAIR and is_no_repair(slot) else None
 
 
 def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Answer:
@@ -713,7 +773,7 @@ def _reserved(
             name, asking.run, asking.now, confirmed=alone,
             begun=alone or (before is not None and before.begun and before.state == WORKING),
             counts=counts, proofs=proofs, policy=host.policy, kind=str(host.kind),
-            failure=before.earlier_failure if before else None, aim=asking.aim,
+            before=before.taken_over if before else None, aim=asking.aim,
             joined=not counts and host.node in nodes, domain=host.domain)
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
     canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
@@ -793,9 +853,7 @@ def _present(
                    if name in asking.unreachable or not host.reachable} - elsewhere
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
-    # What was repaired may be sick again, and is then this run's to repair, if that is what it has found
-    us = opened.runs.get(asking.run)
-    over = {node for node, at in opened.done.items() if asking.aim != REPAIR or us is None or at >= us.since}
+    over = _over(pool, asking)
     done = {names[node] for node in over if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
@@ -958,7 +1016,8 @@ def _read_claims(data: Mapping[str, Any]) -> Dict[str, Claim]:
 def _read_slot(data: Mapping[str, Any]) -> Slot:
     if data["state"] not in STATES:
         raise ValueError("a slot of state %s" % data["state"])
-    # One of an earlier release has none
-    failure = data.get("failure")
-    return Slot(**{**data, "since": _read_instant(data["since"]), "proofs": tuple(data["proofs"]),
-                   "failure": None if failure is None else _read_slot(failure)})
+    # One of an earlier release has none, or only one that failed, which it calls so
+    told = {name: value for name, value in data.items() if name != "failure"}
+    before = data.get("before", data.get("failure"))
+    return Slot(**{**told, "since": _read_instant(data["since"]), "proofs": tuple(data["proofs"]),
+                   "before": None if before is None else _read_slot(before)})

@@ -3,14 +3,15 @@
 """From what a host and its Node say, and what the record knows of it, to a host of a rollout. Pure."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
-from .budget import FAILED, IsAlive, NodeState, Pool, Slot
+from .budget import FAILED, IsAlive, NodeState, Pool, Slot, is_no_repair, unmended
 from .change import asked_by, concerned_by, is_of_one_policy, repairs
 from .model import Host, Kind
+from .planner import interrupted
 from .policy import Policy
 
 # Of a Change what makes a kind
@@ -49,7 +50,7 @@ def host_of(
     kind = Kind(**{name: str(change.get(name) or "") for name in _OF_KIND})
     refusals = (told or {}).get("refusals") or ()
     asked = str(change.get("policy") or "")
-    return Host(
+    host = Host(
         name=known.name,
         node=known.node,
         # What a run has begun and none has closed is something to do
@@ -73,6 +74,8 @@ def host_of(
         seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
+    is_interrupted = host.half_done and slot is not None and repairs(asked) and is_no_repair(slot)
+    return replace(host, refusal=host.refusal or interrupted(host)) if is_interrupted else host
 
 
 def aim_of(hosts: Iterable[Host]) -> str:
@@ -85,28 +88,21 @@ def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
     that is refused says why itself. What a repair has left sick no other change mends, and what a change has left no
     repair does: that counts for all of them, and still where another one has begun since and did not end."""
-    stood = None if slot is None else slot.without_its_run
-    if stood is not None and stood.state != FAILED and stood.failure is not None and not _may_mend(
-            stood.failure.policy, policy):
-        stood = stood.failure
-    if stood is None or stood.state != FAILED:
+    if slot is None:
         return ""
-    if _may_mend(stood.policy, policy) and not (
-            is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned):
+    kept, stood = unmended(slot, policy), slot.without_its_run
+    if kept is None and (stood is None or stood.state != FAILED or not (
+            is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
         return ""
-    return stood.reason or "no reason was told"
-
-
-def _may_mend(failed: str, policy: str) -> bool:
-    """Whether a policy may do what one that failed did not: both are of a repair, or none is."""
-    return repairs(failed) == repairs(policy)
+    return (kept or stood).reason or "no reason was told"
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:
     if slot is None:
         return state is not None and state.ours
     works = pool.rollout is not None and slot.run in pool.rollout.runs and is_alive(slot.run)
-    return slot.state != FAILED and slot.begun and not works
+    stands = slot.without_its_run
+    return stands is not None and stands.state != FAILED and not works
 
 
 def job_groups(nodes_of: Mapping[str, Iterable[str]]) -> Mapping[str, str]:

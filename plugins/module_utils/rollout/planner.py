@@ -180,6 +180,16 @@ def failed_before(host: Host, reason: str) -> Refusal:
     )
 
 
+def interrupted(host: Host) -> Refusal:
+    """Why a host is not repaired."""
+    return Refusal(
+        "rollout.change_unfinished",
+        found="a change of %s that is no repair was begun, and did not end" % _named(host),
+        wanted="a host that is in the middle of no other change",
+        remedy="let the run that began it go on, or run `gpuops.nvidia.site` for this host; then repair what is sick still",
+    )
+
+
 def _left_by_their_group(
     hosts: Mapping[str, Host], policy: Policy, beside: Set[str], refused: Mapping[str, Refusal],
     strangers: Iterable[Host]
@@ -414,7 +424,7 @@ class _Standing:
         hosts = rollout.hosts
         self._new = frozenset(name for name, host in hosts.items() if not host.in_service)
         self._failed: Mapping[str, str] = {**present.failed_before, **present.failed}
-        self._slots = self._slots_of(present.half_done - present.done)
+        self._slots = self._slots_of(present.half_done)
         self._stopped = tuple(self._reasons_to_stop()) if rollout.is_counted else ()
         # What is in progress or failed through us, and all that is out of service
         self._active: Set[str] = {*self._slots.in_progress, *self._slots.failed}

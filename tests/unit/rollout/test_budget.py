@@ -155,7 +155,7 @@ class TestRecord:
         del data["pools"][POOL]["canaries"], data["pools"][POOL]["last"], data["pools"][POOL]["rollout"]["before"]
         del data["pools"][POOL]["rollout"]["runs"]["a"]["seconds"]
         data["pools"][POOL]["rollout"]["left"] = ["m"]
-        for name in ("failure", "aim", "joined", "domain"):
+        for name in ("before", "aim", "joined", "domain"):
             del data["pools"][POOL]["slots"]["n"][name]
         assert read_record(json.dumps(data)) == record
 
@@ -395,7 +395,7 @@ class TestSlots:
         failed = room.pool.slots
         room.rollout = rollout_of(*fleet(2, clique="x", policy="q2"), host("h3", policy="q2"), limit=3)
         answer = room.ask("h2", "b")
-        assert answer.may_start and room.pool.slots["n-h1"].failure == failed["n-h1"]
+        assert answer.may_start and room.pool.slots["n-h1"].before == failed["n-h1"]
         if ends == "left":
             for name in ("h1", "h2"):
                 room.end(name, LEFT, run="b")
@@ -419,7 +419,7 @@ class TestSlots:
         room.rollout = rollout_of(*fleet(1, policy="q2"))
         assert room.begin("h1", "b").may_start
         room.end("h1", outcome, run="b")
-        assert {slot.policy: slot.failure for slot in room.pool.slots.values()} == left
+        assert {slot.policy: slot.before for slot in room.pool.slots.values()} == left
 
     def test_a_failed_canary_stops_every_run(self) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))
@@ -1255,7 +1255,7 @@ class TestHosts:
         self, stood: str, began: str, asked: str, counts: bool
     ) -> None:
         failure = Slot("h", "a", NOW, FAILED, policy=stood, reason="a part is to go")
-        slot = Slot("h", "b", NOW, policy=began, failure=failure)
+        slot = Slot("h", "b", NOW, policy=began, before=failure)
         told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}}
         for dead in (frozenset("b"), frozenset()):
             assert self.of(slot, told=told, dead=dead).failed == ("a part is to go" if counts else "")
@@ -1331,8 +1331,8 @@ class TestHosts:
 
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
-        assert self.of(Slot("h", "b", NOW, begun=False, policy="q2", failure=before)).failed == "Xid"
-        assert not self.of(Slot("h", "b", NOW, policy="q2", failure=before)).failed
+        assert self.of(Slot("h", "b", NOW, begun=False, policy="q2", before=before)).failed == "Xid"
+        assert not self.of(Slot("h", "b", NOW, policy="q2", before=before)).failed
 
     def test_jobs_that_share_a_node_restart_together(self) -> None:
         assert job_groups({"a": ["n1", "n2"], "b": ["n3", "n2"], "c": ["n4"], "d": ["n5", "n5", "n6"]}) == {
@@ -1347,7 +1347,7 @@ NAMES = st.sampled_from(["n1", "n2", "n3", "a", "b"])
 SLOTS = st.builds(Slot, host=NAMES, run=NAMES, since=TIMES, state=st.sampled_from(STATES), begun=st.booleans(),
                   confirmed=st.booleans(), counts=st.booleans(), aim=WORDS, joined=st.booleans(),
                   proofs=st.lists(WORDS, max_size=2).map(tuple),
-                  policy=WORDS, kind=WORDS, reason=WORDS, failure=st.one_of(st.none(), st.builds(
+                  policy=WORDS, kind=WORDS, reason=WORDS, before=st.one_of(st.none(), st.builds(
                       Slot, host=NAMES, run=NAMES, since=TIMES, state=st.just(FAILED), reason=WORDS)))
 ROLLOUTS = st.one_of(st.none(), st.builds(
     OpenRollout, WORDS, TIMES, st.dictionaries(NAMES, st.builds(Run, WORDS, TIMES, TIMES, st.integers(0, 9999))),
@@ -1388,9 +1388,10 @@ class Cluster:
         self.seen = dict(self.nodes)
         self.dead: Set[str] = set()
         self.now = NOW
-        # Nodes that a run has begun with and not ended, those that are reserved for it, and which of them for sure, and
-        # those that failed
+        # Nodes that a run has begun with and not ended, those of them that another one had begun with, those that are
+        # reserved for it, and which of them for sure, and those that failed
         self.begun: Dict[str, str] = {}
+        self.taken_over: Set[str] = set()
         self.reserved: Dict[str, str] = {}
         self.sure: Set[str] = set()
         self.pending: List[Tuple[str, str, Answer]] = []
@@ -1478,7 +1479,8 @@ class Cluster:
     def _begins(self, run: str, name: str) -> bool:
         node = self.hosts[name].node
         before = {domain: self.out(domain) for domain in (None, "a", "b")}
-        assert self.begun.get(node, run) == run or self.begun[node] in self.dead
+        assert self.begun.get(node, run) == run or not self.is_alive(self.begun[node])
+        self.taken_over.update([node] if self.begun.get(node, run) != run else [])
         self.reserved.pop(node, None)
         self.begun[node] = run
         self._is_ours(node, True)
@@ -1487,15 +1489,19 @@ class Cluster:
         return True
 
     def is_alive(self, run: str) -> bool:
-        return run not in self.dead
+        return run not in {"", *self.dead}
 
     def _is_ours(self, node: str, ours: bool) -> None:
         if node in self.nodes:
             self.nodes[node] = replace(self.nodes[node], ours=ours)
 
-    def end(self, node: str, outcome: str) -> None:
+    def end(self, node: str, outcome: str, reason: str = "Xid") -> None:
         run = self.begun.pop(node)
-        self.text = written(ended(self.record, POOL, node, run, outcome, "Xid", self.now, self.hosts[node[2:]]))
+        self.text = written(ended(self.record, POOL, node, run, outcome, reason, self.now, self.hosts[node[2:]]))
+        if outcome == LEFT and reason and node in self.taken_over:
+            self.begun[node] = ""
+            return
+        self.taken_over.discard(node)
         self._is_ours(node, outcome == FAILED)
         if outcome == FAILED:
             self.failed.add(node)
@@ -1541,8 +1547,9 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
                 cluster.ask(run, name)
         elif what == "conclude" and cluster.pending:
             cluster.conclude()
-        elif what == "end" and node in cluster.begun and cluster.begun[node] not in cluster.dead:
-            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED, LEFT])))
+        elif what == "end" and node in cluster.begun and cluster.is_alive(cluster.begun[node]):
+            cluster.end(node, data.draw(st.sampled_from([DONE, DONE, FAILED, LEFT])), data.draw(
+                st.sampled_from(["Xid", ""])))
         elif what in ("cordon", "uncordon", "not ready") and node in cluster.nodes:
             cluster.nodes[node] = replace(cluster.nodes[node], ready=what != "not ready",
                                           cordoned_by="ada" if what == "cordon" else "")
@@ -1648,6 +1655,7 @@ def _comes_to_its_end(cluster: Cluster) -> None:
         for name in list(waiting):
             if cluster.ask("last", name) or (cluster.pending and cluster.conclude()):
                 cluster.end(cluster.hosts[name].node, DONE)
+                cluster.seen = dict(cluster.nodes)
                 waiting.remove(name)
     assert waiting == [] and cluster.changed == {each.node for each in hosts}
     assert cluster.record.pool(POOL).slots == {}

@@ -324,7 +324,9 @@ class TestNow:
         decision = decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}))
         assert starting(decision) == ["host h2"]
         assert str(decision.slots) == "0 of 2 free; 1 failed (h1); 1 half done (h2)"
-        assert starting(decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}, done={"h2"}))) == ["host h3"]
+        assert starting(decide(rollout, present(failed={"h1": "x"}, done={"h2"}))) == ["host h3"]
+        # Out again, by a run that is no more
+        assert not starting(decide(rollout, present(failed={"h1": "x"}, half_done={"h2"}, done={"h2"})))
 
     @pytest.mark.parametrize("number", [0, 2])
     def test_what_turns_out_to_be_half_done_waits_for_no_canary_that_waits_for_its_place(self, number: int) -> None:
@@ -745,7 +747,7 @@ class Fleet:
 
     def out(self, domain: Optional[str] = None) -> Set[str]:
         return self._of(domain, {*self.in_progress, *self.failed, *self.cordoned, *self.not_ready, *self.unhealthy,
-                                 *self.unreachable, *(self.half_done - self.done)})
+                                 *self.unreachable, *self.half_done})
 
     def _of(self, domain: Optional[str], names: Set[str]) -> Set[str]:
         return {name for name in names - self.new if domain is None or self.rollout.hosts[name].domain == domain}
@@ -760,6 +762,7 @@ class Fleet:
             self.failed[name] = "Xid"
         else:
             self.done.add(name)
+            self.half_done.discard(name)
             self.unhealthy.update({name: "Xid"} if how == "is ill" else {})
 
 
