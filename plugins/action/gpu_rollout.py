@@ -315,7 +315,8 @@ class ActionModule(ClusterAction):
 
     def _holders(self, pool: Pool, options: Mapping[str, Any]) -> Dict[str, Any]:
         """Who holds a place, and whose rollout is open, for people."""
-        slots = [{"node": node, "host": slot.host, "run": slot.run, "state": slot.state,
+        own = {known.node: known.name for known in self._known}
+        slots = [{"node": node, "host": slot.host, "own": own.get(node, ""), "run": slot.run, "state": slot.state,
                   "since": slot.since.isoformat(), "reason": slot.reason, "repairs": repairs(slot.policy),
                   "told": self._left(node, slot, options)}
                  for node, slot in sorted(pool.slots.items())]

@@ -50,6 +50,33 @@ class Stopped(ActionModule):
 ActionModule = Stopped
 '''
 
+# A repair that another run is at work with fails with a host once the first host of this run has asked for its place
+FAILED_MEANWHILE = """
+from dataclasses import replace
+from datetime import datetime, timezone
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import FAILED, Slot
+
+SLOT = Slot("gpu-1", "r@other", datetime(2026, 7, 1, tzinfo=timezone.utc), FAILED, policy="repair=a",
+            reason="a part is to be taken out")
+OURS = {"gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "Failed: a part is to go"}
+
+
+def failed(record):
+    pool = record.pool("gpus")
+    return record.but("gpus", replace(pool, limit="3", slots={**pool.slots, "gpu-1": SLOT}))
+
+
+class ActionModule(Real):
+    def answer(self, task_vars):
+        if self._task.args.get("state") == "start":
+            client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
+            Budget(client, "gpuops", "gpus", NodeReading(), lambda run: True).change(failed)
+            client.patch("/api/v1/nodes/gpu-1", {"metadata": {"annotations": OURS}, "spec": {"unschedulable": True}})
+        return super().answer(task_vars)
+"""
+
 
 @pytest.fixture
 def now() -> datetime:
@@ -164,3 +191,12 @@ def test_who_renews_a_lease_is_at_work_wherever_the_record_is(
             "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_rollout_namespace": "team-b"})
     assert told["changed"] == (not left) and list(undocumented(told, returned("gpu_rollout"))) == [], told
     assert {node: slot.run for node, slot in site.record(namespace="team-b").slots.items()} == left
+
+
+@pytest.mark.parametrize("plan", [NOTHING, CHANGE], ids=["nothing to do", "a change"])
+def test_a_node_that_a_repair_has_left_sick_meanwhile_is_not_opened(in_words: Hosts, plan: Dict[str, Any]) -> None:
+    site = Site(in_words, names(2))
+    in_words.around("gpu_rollout", FAILED_MEANWHILE)
+    done = site.run({"gpu-1": {"gpu_plan": plan}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=3)
+    assert site.changed() == ["gpu-2"] and site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "failed"}
+    assert "[rollout.failed_before]" in done.stdout and "a part is to be taken out" in done.stdout, done.stdout

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from canned import Hosts, planned
+from cluster_api import Api
 from sites import Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
@@ -148,6 +149,28 @@ def test_what_was_left_half_done_is_given_back_where_a_repair_has_left_it(
     assert site.held() == ({} if is_given_back else {"gpu-1": "working"}), told
 
 
+def test_what_a_killed_repair_still_holds_is_freed_though_nothing_is_sick_any_more(in_words: Hosts) -> None:
+    """It had given its node back, and was killed before it said so."""
+    site = Site(in_words, names(2))
+    then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    slot = Slot("gpu-1", "dead@other", then, policy="repair=a", aim="repair")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
+    told = repair(site, {})
+    assert site.held() == {} and "failed=1" not in told, told
+
+
+@pytest.mark.variation
+def test_what_is_sick_in_the_middle_of_another_change_is_left_to_that(in_words: Hosts) -> None:
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
+        "gpuops.nvidia.com/cordoned-by": "gpuops"}})
+    then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    slot = Slot("gpu-1", "dead@other", then, policy="driver=a", proofs=("driver=a: x",), aim="x")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
+    told = repair(site, {"gpu-1": host(RESET)})
+    assert repaired(site) == [] and "[rollout.change_unfinished]" in told, told
+    assert site.cordoned() == ["gpu-1"] and site.record().slots == {"gpu-1": slot}, told
+
+
 def test_a_repair_leaves_a_node_to_a_person_whose_change_has_failed(in_words: Hosts) -> None:
     site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": {
         "gpuops.nvidia.com/cordoned-by": "a@other", "gpuops.nvidia.com/cordon-reason": "Failed: no driver."}})
@@ -157,6 +180,26 @@ def test_a_repair_leaves_a_node_to_a_person_whose_change_has_failed(in_words: Ho
     told = repair(site, {"gpu-1": host(RESET)})
     assert repaired(site) == [] and "rollout.failed_before" in told and "no driver" in told, told
     assert site.cordoned() == ["gpu-1"] and site.record().slots == {"gpu-1": failed}, told
+
+
+@pytest.mark.variation
+def test_what_is_under_way_on_a_node_of_the_same_name_in_another_cluster_is_nothing_to_it(
+    in_words: Hosts, tmp_path_factory: Any
+) -> None:
+    ours = {"unschedulable": True, "annotations": {"gpuops.nvidia.com/cordoned-by": "gpuops"}}
+    then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    api = Api(tmp_path_factory.mktemp("other"))
+    other = Site(Hosts(in_words.controller, api), names(1), gpu_1=ours)
+    site = Site(in_words, names(1), gpu_1=ours)
+    for there, policy in ((site, "repair=a"), (other, "driver=a")):
+        slot = Slot("gpu-1", "dead@other", then, policy=policy)
+        there.record(lambda record, slot=slot: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
+    site.there = ("berlin", "paris")
+    told = repair(site, {}, gpu_cluster_node_name="gpu-1", gpu_cluster_kubeconfig="{{ '%s' if %s else '%s' }}" % (
+        in_words.api.kubeconfig, "inventory_hostname == 'berlin'", api.kubeconfig))
+    assert site.cordoned() == [] and site.held() == {}, told
+    assert other.cordoned() == ["gpu-1"] and other.held() == {"gpu-1": "working"}, told
+    api.close()
 
 
 @pytest.mark.variation

@@ -158,6 +158,11 @@ class TestRecord:
         for name in ("before", "aim", "joined", "domain"):
             del data["pools"][POOL]["slots"]["n"][name]
         assert read_record(json.dumps(data)) == record
+        # One that was tried anew kept what had failed by another name
+        slot = data["pools"][POOL]["slots"]["n"]
+        slot.update(state="working", failure=dict(slot, failure=None))
+        assert read_record(json.dumps(data)).pool(POOL).slots == {
+            "n": Slot("h", "a", NOW, before=Slot("h", "a", NOW, FAILED))}
 
     @pytest.mark.parametrize("change", [{"state": "lost"}, {"since": "yesterday"}, {"colour": "red"}])
     def test_a_slot_of_another_form_too(self, change: Dict[str, str]) -> None:
@@ -409,6 +414,50 @@ class TestSlots:
             assert waiting.slots is not None and waiting.slots.failed == ("h1",)
         assert room.held(FAILED) == {"h1"} or ends == "dies"
         assert room.pool.slots == failed or ends == "dies"
+
+    @pytest.mark.parametrize("ends", ["left", "given up", "given back", "needs nothing"])
+    @pytest.mark.parametrize("more", [{}, {"clique": "x"}], ids=["one", "two"])
+    def test_what_a_dead_run_had_begun_is_half_done_still_where_another_one_left_it(
+        self, ends: str, more: Dict[str, str]
+    ) -> None:
+        """Its node may have lost what others would know it by, and what was begun tells what is to come."""
+        failed = Slot("h1", "a", NOW, FAILED, policy="repair=0", reason="x")
+        half = Slot("h1", "r", NOW, policy="repair=1", aim="repair", domain="rack-1", before=failed)
+        left = {"n-h1": replace(half, run="")}
+        room = Room(rollout_of(replace(host("h1", policy="repair=2", **more), half_done=True),
+                               *([host("h2", policy="repair=2", **more)] if more else []), limit=3),
+                    Record({POOL: Pool(slots={"n-h1": half})}))
+        room.dead = {"r"}
+        answer = room.ask("h1", "s")
+        assert answer.may_start
+        if ends == "given back":
+            room.record, left = given_back(room.record, POOL, "s", answer.before), {"n-h1": half}
+        elif ends == "given up":
+            room.record = begun(room.record, POOL, "s", "n-h1", answer.before)
+            room.nodes["n-h1"] = replace(room.nodes["n-h1"], cordoned_by="ada")
+            assert room.ask("h1", "s").waiting.cause is Cause.others
+        else:
+            for name in room.rollout.order:
+                room.end(name, LEFT, "s", "" if ends == "needs nothing" else "its plan is refused by now")
+            left = {"n-h1": failed} if ends == "needs nothing" else left
+        assert room.pool.slots == left
+
+    def test_however_often_it_is_taken_over_the_record_grows_no_longer(self) -> None:
+        room = Room(rollout_of(replace(host("h1"), half_done=True)))
+        for number in range(9):
+            assert room.ask("h1", "s%d" % number).may_start
+            room.dead.add("s%d" % number)
+        slot = room.pool.slots["n-h1"]
+        assert slot.run == "s8" and slot.before is not None and slot.before.before is None
+
+    def test_what_another_run_says_that_never_had_it_takes_nothing_from_who_left_it(self) -> None:
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=3))
+        room.begin("h1")
+        room.end("h1", LEFT, reason="the package is gone")
+        room.begin("h1", "b")
+        room.end("h1", LEFT, "b", reason="nobody has answered")
+        assert room.pool.rollout is not None and room.pool.rollout.left["n-h1"].run == "a"
+        assert [each.code for each in room.ask("h2").refusals] == ["rollout.unit_incomplete"]
 
     @pytest.mark.parametrize("outcome, left", [(DONE, {}), (FAILED, {"q2": None})])
     def test_but_what_comes_of_its_own_change_counts(self, outcome: str, left: Dict[str, None]) -> None:
@@ -1161,6 +1210,81 @@ class TestRepairs:
         assert self.repair(room, "h3", "c").may_start
         assert self.repair(room, "h1", "c").may_start
 
+    def sick_again(self, room: Room) -> None:
+        """A first run has repaired h1 and goes on; a second one, that has found it sick again, has its place."""
+        assert self.repair(room, "h1", "a").may_start
+        room.now += timedelta(minutes=15)
+        room.end("h1", run="a")
+        room.now += timedelta(minutes=15)
+        assert self.repair(room, "h1", "b").may_start
+
+    def test_one_that_is_sick_again_counts_though_its_second_repair_was_killed(self) -> None:
+        room = self.room(limit=1)
+        self.sick_again(room)
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
+        room.dead = {"b"}
+        answer = room.ask("h2", "a", aim="repair")
+        assert answer.waiting is not None and "1 half done (h1)" in answer.waiting.why
+
+    @pytest.mark.parametrize("change, cause", [
+        ({"cordoned_by": "ada"}, Cause.others), ({"marks": ("kured",)}, Cause.others), ({}, Cause.window)])
+    def test_before_it_is_taken_others_are_seen_though_it_was_repaired_before(
+        self, change: Dict[str, Any], cause: Cause
+    ) -> None:
+        room = self.room(limit=2, **WEDNESDAYS)
+        self.sick_again(room)
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], **change)
+        room.now += timedelta(0) if change else timedelta(days=1)
+        answer = room.ask("h1", "b", aim="repair")
+        assert answer.waiting is not None and answer.waiting.cause is cause
+
+    def test_what_a_repair_has_left_sick_since_it_was_planned_is_not_changed(self) -> None:
+        room = self.room(limit=1)
+        assert self.repair(room, "h1").may_start
+        changes = Room(rollout_of(*fleet(3), limit=1), room.record)
+        assert changes.ask("h1").waiting.cause is Cause.rollout
+        room.record = changes.record
+        room.end("h1", FAILED, "r", "a part is to go")
+        room.close("r")
+        changes.record = room.record
+        answer = changes.ask("h1")
+        assert [each.code for each in answer.refusals] == ["rollout.failed_before"] and answer.is_final
+        assert "a part is to go" in answer.refusals[0].found and changes.pool.slots == room.pool.slots
+
+    def test_nor_is_a_canary_repaired_that_has_failed_since(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind", max_failures=0))
+        (canary,) = room.rollout.units[0].hosts
+        assert room.ask(canary).may_start
+        room.end(canary, FAILED, reason="no container has a GPU")
+        room.close()
+        repairs = self.room(limit=3, record=room.record)
+        answer = self.repair(repairs, canary)
+        assert [each.code for each in answer.refusals] == ["rollout.failed_before"] and answer.is_final
+        repairs.close("r")
+        room.record = repairs.record
+        assert room.ask(next(unit.hosts[0] for unit in room.rollout.units[1:]), "b").refusals
+
+    def test_of_a_clique_none_begins_beside_one_that_another_kind_of_run_has_failed_with(self) -> None:
+        slot = Slot("h1", "r", NOW, FAILED, policy="repair=1", reason="a part is to go")
+        room = Room(rollout_of(*fleet(2, clique="x"), limit=3), Record({POOL: Pool(slots={"n-h1": slot})}))
+        answer = room.ask("h2")
+        assert [each.code for each in answer.refusals] == ["rollout.unit_incomplete"] and room.held() == set()
+
+    def test_one_in_the_middle_of_a_change_is_not_repaired(self) -> None:
+        """Neither where it was planned before that, nor where it is planned then."""
+        room = Room(rollout_of(*fleet(3), limit=1))
+        assert room.ask("h1").may_start
+        room.dead = {"a"}
+        slots = room.pool.slots
+        repairs = self.room(limit=1, record=room.record)
+        repairs.dead = {"a"}
+        answer = self.repair(repairs, "h1")
+        assert [each.code for each in answer.refusals] == ["rollout.change_unfinished"] and answer.is_final
+        assert repairs.pool.slots == slots
+        # One that was repaired is changed all the same
+        room.record = Record({POOL: Pool(slots={"n-h1": Slot("h1", "a", NOW, policy="repair=1")})})
+        assert room.ask("h1", "b").may_start
+
     def test_how_long_one_takes_is_not_expected_of_changes(self) -> None:
         room = self.room(record=Record({POOL: Pool(seconds={str(H100): (1800,)})}))
         assert self.repair(room, "h1").may_start
@@ -1245,6 +1369,19 @@ class TestHosts:
         slot = Slot("h", "a", NOW, FAILED, policy=stood, reason="a part is to go")
         made = self.of(slot, told={**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}})
         assert made.failed == ("a part is to go" if counts else "")
+
+    @pytest.mark.parametrize("began, aim, asked, refused", [
+        ("driver=a", "x", "-driver=a repair=c", True), ("repair=a", "repair", "-driver=a repair=c", False),
+        # Nothing was sick any more, and a repair ended what one had begun
+        ("-driver=a -repair=c", "repair", "-driver=a repair=c", False), ("driver=a", "x", "driver=b", False),
+    ])
+    def test_a_repair_leaves_what_is_in_the_middle_of_another_change(
+        self, began: str, aim: str, asked: str, refused: bool
+    ) -> None:
+        told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": asked}}
+        made = self.of(Slot("h", "b", NOW, policy=began, aim=aim), told=told, dead=frozenset("b"))
+        assert made.half_done
+        assert rollout_of(made).refused.keys() == ({"h"} if refused else set())
 
     @pytest.mark.parametrize("stood, began, asked, counts", [
         ("repair=a", "repair=b", "driver=b -repair=c", True), ("repair=a", "repair=b", "-driver=b -repair=c", True),
