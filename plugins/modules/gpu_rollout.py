@@ -407,8 +407,10 @@ held:
   contains:
     node: {description: The Node., type: str, returned: success}
     host: {description: The host of its run., type: str, returned: success}
-    own: {description: "With O(state=planned) the host of this run of whose cluster and Node it is; else empty.", type: str,
-        returned: success}
+    own:
+      description: With O(state=planned) the host of this run whose place it is, by cluster and Node; else empty.
+      type: str
+      returned: success
     run: {description: Which run., type: str, returned: success}
     state: {description: C(working) or C(failed)., type: str, returned: success}
     since: {description: From when on., type: str, returned: success}

@@ -88,13 +88,12 @@ def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
     that is refused says why itself. What a repair has left sick no other change mends, and what a change has left no
     repair does: that counts for all of them, and still where another one has begun since and did not end."""
-    if slot is None:
+    kept = None if slot is None else unmended(slot, policy)
+    stood = kept if kept is not None or slot is None else slot.without_its_run
+    if stood is None or stood.state != FAILED or not (
+            kept is not None or (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
         return ""
-    kept, stood = unmended(slot, policy), slot.without_its_run
-    if kept is None and (stood is None or stood.state != FAILED or not (
-            is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
-        return ""
-    return (kept or stood).reason or "no reason was told"
+    return stood.reason or "no reason was told"
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:

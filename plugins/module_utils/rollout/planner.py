@@ -186,7 +186,8 @@ def interrupted(host: Host) -> Refusal:
         "rollout.change_unfinished",
         found="a change of %s that is no repair was begun, and did not end" % _named(host),
         wanted="a host that is in the middle of no other change",
-        remedy="let the run that began it go on, or run `gpuops.nvidia.site` for this host; then repair what is sick still",
+        remedy="let the run that began it go on, or run `gpuops.nvidia.site` for this host; then repair what is sick "
+               "still",
     )
 
 
