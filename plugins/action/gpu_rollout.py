@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import socket
 import time
 from dataclasses import replace
@@ -33,7 +32,7 @@ from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 from ..plugin_utils.many_hosts import failed
-from ..plugin_utils.reader_words import people_read
+from ..plugin_utils.reader_words import people_read, typed
 from ..plugin_utils.role_variables import worked_out
 from ..plugin_utils.run_identity import this_run
 
@@ -629,12 +628,6 @@ def _of_no_group(clusters: Sequence[Mapping[str, Any]], option: str) -> List[str
             "NAMESPACE/NAME. There are: %s" % (option, ", ".join(unknown), some(sorted(filter(None, there))) or "none")]
 
 
-def _word(value: str) -> str:
-    """A value as Ansible reads it in `-a`: it takes away a pair of quotes, and knows no other way to write one."""
-    quoted = shlex.quote(value)
-    return '"%s"' % value if "'" in value and '"' not in value else quoted
-
-
 def _freeing(options: Mapping[str, Any], node: str) -> str:
     """The command by which a person says that a failure was looked at, and what it needs beside: no secret is in it."""
     access = {name: value for name, value in options.items()
@@ -646,10 +639,11 @@ def _freeing(options: Mapping[str, Any], node: str) -> str:
              **{name: access[name] for name in SHOWN if name in access and name not in hidden},
              **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
-    command = "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(" ".join(
-        "%s=%s" % (name, _word(",".join(value) if isinstance(value, list) else str(value)))
-        for name, value in given.items()))
-    return command + (", with %s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden) if hidden else "")
+    beside = ["%s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden)] if hidden else []
+    # No variable of the environment says these
+    beside += ["the option `proxy_headers`"] if "proxy_headers" in access else []
+    return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s%s" % (
+        typed(given), ", with %s" % " and ".join(beside) if beside else "")
 
 
 def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:

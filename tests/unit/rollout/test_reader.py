@@ -3,8 +3,10 @@
 """What gpu_rollout tells people beside the rollout: the command that frees a host, and options without an effect."""
 from __future__ import annotations
 
+import json
 import shlex
-from typing import Any, Dict, List
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar, Dict, List
 
 import pytest
 from ansible.parsing.splitter import parse_kv
@@ -26,8 +28,8 @@ def typed(**options: Any) -> "tuple[Dict[str, Any], str]":
     command, _comma, more = told.partition("', with ")
     words = shlex.split(command + ("'" if more else ""))
     assert words[:5] == ["ansible", "localhost", "-m", "gpuops.nvidia.gpu_rollout", "-a"] and len(words) == 6, words
-    given = parse_kv(words[5])
-    # As the module takes them
+    # As the command line takes them, and then the module
+    given = json.loads(words[5]) if words[5].startswith("{") else parse_kv(words[5])
     checked(given, ActionModule.ARGUMENTS, "gpu_rollout")
     return given, more
 
@@ -41,13 +43,29 @@ class TestTheCommandThatFreesAHost:
                   "client_cert": "/etc/pki/me.crt", "client_key": "/etc/pki/me.key", "impersonate_user": "it's me",
                   "impersonate_groups": ["a", "b"]}
         given, more = typed(**access)
-        assert given == {**ENDED, **access, "validate_certs": "False", "impersonate_groups": "a,b"} and not more
+        assert given == {**ENDED, **access} and not more
+
+    def test_what_is_plain_is_typed_as_people_do(self) -> None:
+        given, _more = typed(host="https://[::1]:6443", kubeconfig="~/k", validate_certs=False,
+                             impersonate_groups=["a", "b"])
+        assert given == {**ENDED, "host": "https://[::1]:6443", "kubeconfig": "~/k", "validate_certs": "False",
+                         "impersonate_groups": "a,b"}
+
+    @pytest.mark.parametrize("access", [
+        {"impersonate_user": "CORP\\nadmin"}, {"context": "CORP\\alice"}, {"kubeconfig": "/k/it's \"x\".conf"},
+        {"impersonate_groups": ["CN=gpu-admins,OU=ops,DC=corp", "b"]}, {"context": "100% {% x"},
+        {"context": "prod #1"}, {"ca_cert": "/etc/schl\u00fcssel/my ca"}])
+    def test_what_ansible_would_read_otherwise_stays_whole(self, access: Dict[str, Any]) -> None:
+        assert typed(**access) == ({**ENDED, **access}, "")
 
     @pytest.mark.parametrize("access, more", [
         ({"api_key": "s3cret"}, "K8S_AUTH_API_KEY set"),
         ({"kubeconfig": {"users": ["s3cret"]}}, "K8S_AUTH_KUBECONFIG set"),
         ({"username": "me", "password": "s3cret", "proxy": "http://me:s3cret@proxy"},
-         "K8S_AUTH_PASSWORD and K8S_AUTH_PROXY set")])
+         "K8S_AUTH_PASSWORD and K8S_AUTH_PROXY set"),
+        ({"proxy": "http://proxy", "proxy_headers": {"proxy_basic_auth": "me:s3cret"}},
+         "K8S_AUTH_PROXY set and the option `proxy_headers`"),
+        ({"proxy_headers": {"basic_auth": "me:s3cret"}}, "the option `proxy_headers`")])
     def test_it_has_no_secret_and_says_which_it_needs(self, access: Dict[str, Any], more: str) -> None:
         given, told = typed(host="https://api.example", **access)
         assert told == more and "s3cret" not in str(given)
