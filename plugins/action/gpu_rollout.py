@@ -151,6 +151,8 @@ class ActionModule(ClusterAction):
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
             told.append({"failed": False, **found, "name": str(cluster) if has_nodes else NO_CLUSTER,
                          "hosts": list(cluster.hosts)})
+        for each in told:
+            each["alone"] = len(told) == 1
         result = {
             "changed": False,
             "clusters": told,

@@ -288,6 +288,10 @@ clusters:
   contains:
     name: {description: The cluster., type: str, returned: success}
     hosts: {description: Its hosts., type: list, elements: str, returned: success}
+    alone:
+      description: Whether all hosts of the run are in it, so that people need no name to tell it from others.
+      type: bool
+      returned: with O(state=planned)
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
     changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
     nodes:
