@@ -24,7 +24,7 @@ from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
 from ..module_utils.rollout.change import REPAIR, repairs
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
-from ..module_utils.rollout.model import Host, Rollout, Unit, some
+from ..module_utils.rollout.model import Cause, Decision, Host, Rollout, Unit, some
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import head, render
@@ -282,24 +282,35 @@ class ActionModule(ClusterAction):
         name = options["pool"]
         pool = record.pool(name)
         dead = frozenset(options["dead_runs"])
+
+        def is_alive(run: str) -> bool:
+            return run not in dead
+
         hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
                                  job_group=known.job_group or groups.get(known.node, "")),
-                         nodes.get(known.node), pool, policy, lambda run: run not in dead) for known in self._known]
+                         nodes.get(known.node), pool, policy, is_alive) for known in self._known]
         silent = sorted(known.name for known in self._known if known.planned is None)
         ours = {host.node for host in hosts}
         others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
                   if state.name not in ours]
-        asking = Asking("", self._run, socket.gethostname(), options["aim"], now,
+        aim = options["aim"] or aim_of(hosts)
+        asking = Asking("", self._run, socket.gethostname(), aim, now,
                         frozenset((*options["unreachable"], *silent)), options["signs"])
-        _current, present = records.standing(
-            record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
+        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
+        # Who opens a rollout brings its limits, whatever those of the last one were
+        current, present = records.standing(
+            record, pool if joins else replace(pool, limit="", domain_limit=""), name, asking,
+            plan([*hosts, *others], policy, now), nodes, is_alive)
         rollout = plan([*hosts, *others], policy, now, present.passed)
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
-        decision = decide(rollout, present)
+        # For people; a host that asks brings the limits of its run, and finds what counts by then
+        current = replace(rollout, policy=current.policy, hosts=current.hosts, limits=current.limits)
+        decision = decide(current, present)
         decision = replace(decision, stopped=tuple(each.named(self._variables) for each in decision.stopped))
-        aim = options["aim"] or aim_of(hosts)
-        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
+        if pool.rollout is not None and not joins:
+            decision = _behind_others(decision, current, lambda host: records.asked(
+                record, name, replace(asking, host=host), current, nodes, is_alive))
         return {
             "changed": False,
             "warnings": [*(records.notes_of(pool, rollout.policy) if joins else ()), *_caps_of_others(record, name)],
@@ -307,8 +318,8 @@ class ActionModule(ClusterAction):
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
-            "text": render(rollout, decision),
-            "head": head(rollout, decision),
+            "text": render(current, decision),
+            "head": head(current, decision),
             "silent": silent,
             "of_hosts": _of_hosts(rollout),
             **self._holders(pool, options),
@@ -605,6 +616,16 @@ def _not_to_be_changed(host: str, why: str) -> Refusal:
     return Refusal(
         "cluster.rollout_host_failed", found="host %s: %s" % (host, why), wanted="a host that is ready for its change",
         remedy="see to what this run has said of it, and run again")
+
+
+def _behind_others(decision: Decision, rollout: Rollout, ask: Callable[[str], Answer]) -> Decision:
+    """With what is told to every host that asks while others have another rollout open."""
+    settled = {unit.name for unit in (*decision.under_way, *decision.over)}
+    units = [unit for unit in rollout.units if unit.name not in settled]
+    waiting = ask(units[0].hosts[0]).waiting if units else None
+    if waiting is None or waiting.cause is not Cause.rollout:
+        return decision
+    return replace(decision, may_start=(), waiting=tuple(replace(waiting, unit=unit) for unit in units))
 
 
 def _caps_of_others(record: Record, pool: str) -> List[str]:
