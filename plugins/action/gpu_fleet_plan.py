@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from typing import Any, ClassVar, Dict, Mapping, Sequence
 
@@ -17,7 +16,7 @@ from ..module_utils.fleet.page import as_html, markdown
 from ..module_utils.fleet.text import MOST_LINES, text
 from ..plugin_utils.collected import Collected
 from ..plugin_utils.plan_files import MARKDOWN, save_fleet
-from ..plugin_utils.reader_words import people_read
+from ..plugin_utils.reader_words import people_read, typed
 
 # Who plans that many reads each step
 FEW_HOSTS = 10
@@ -66,8 +65,8 @@ class ActionModule(ActionBase):
         return text(
             fleet, 0 if few or Display().verbosity else MOST_LINES,
             "The whole is in %s." % os.path.join(directory, MARKDOWN) if directory else ELSEWHERE,
-            "Saved in %s. To do this and nothing else: -e gpu_plan_dir=%s -e gpu_approved_fleet=%s" % (
-                directory, shlex.quote(directory), fleet.digest) if directory else "")
+            "Saved in %s. To do this and nothing else: -e %s -e gpu_approved_fleet=%s" % (
+                directory, typed({"gpu_plan_dir": directory}), fleet.digest) if directory else "")
 
 
 def _refuse_malformed(rollouts: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import socket
 import time
 from dataclasses import replace
@@ -25,7 +24,7 @@ from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
 from ..module_utils.rollout.change import REPAIR, repairs
 from ..module_utils.rollout.hosts import Known, aim_of, host_of
-from ..module_utils.rollout.model import Host, Rollout, Unit, some
+from ..module_utils.rollout.model import Cause, Decision, Host, Rollout, Unit, some
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import head, render
@@ -33,7 +32,7 @@ from ..plugin_utils.agreement import Opinion, disagreement
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 from ..plugin_utils.many_hosts import failed
-from ..plugin_utils.reader_words import people_read
+from ..plugin_utils.reader_words import people_read, typed
 from ..plugin_utils.role_variables import worked_out
 from ..plugin_utils.run_identity import this_run
 
@@ -152,6 +151,8 @@ class ActionModule(ClusterAction):
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
             told.append({"failed": False, **found, "name": str(cluster) if has_nodes else NO_CLUSTER,
                          "hosts": list(cluster.hosts)})
+        for each in told:
+            each["alone"] = len(told) == 1
         result = {
             "changed": False,
             "clusters": told,
@@ -281,24 +282,35 @@ class ActionModule(ClusterAction):
         name = options["pool"]
         pool = record.pool(name)
         dead = frozenset(options["dead_runs"])
+
+        def is_alive(run: str) -> bool:
+            return run not in dead
+
         hosts = [host_of(replace(known, jobs=frozenset(jobs.get(known.node, ())),
                                  job_group=known.job_group or groups.get(known.node, "")),
-                         nodes.get(known.node), pool, policy, lambda run: run not in dead) for known in self._known]
+                         nodes.get(known.node), pool, policy, is_alive) for known in self._known]
         silent = sorted(known.name for known in self._known if known.planned is None)
         ours = {host.node for host in hosts}
         others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
                   if state.name not in ours]
-        asking = Asking("", self._run, socket.gethostname(), options["aim"], now,
+        aim = options["aim"] or aim_of(hosts)
+        asking = Asking("", self._run, socket.gethostname(), aim, now,
                         frozenset((*options["unreachable"], *silent)), options["signs"])
-        _current, present = records.standing(
-            record, pool, name, asking, plan([*hosts, *others], policy, now), nodes, lambda run: run not in dead)
+        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
+        # Who opens a rollout brings its limits, whatever those of the last one were
+        current, present = records.standing(
+            record, pool if joins else replace(pool, limit="", domain_limit=""), name, asking,
+            plan([*hosts, *others], policy, now), nodes, is_alive)
         rollout = plan([*hosts, *others], policy, now, present.passed)
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)
                                             for host, each in rollout.refused.items()})
-        decision = decide(rollout, present)
+        # For people; a host that asks brings the limits of its run, and finds what counts by then
+        current = replace(rollout, policy=current.policy, hosts=current.hosts, limits=current.limits)
+        decision = decide(current, present)
         decision = replace(decision, stopped=tuple(each.named(self._variables) for each in decision.stopped))
-        aim = options["aim"] or aim_of(hosts)
-        joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
+        if pool.rollout is not None and not joins:
+            decision = _behind_others(decision, current, lambda host: records.asked(
+                record, name, replace(asking, host=host), current, nodes, is_alive))
         return {
             "changed": False,
             "warnings": [*(records.notes_of(pool, rollout.policy) if joins else ()), *_caps_of_others(record, name)],
@@ -306,8 +318,8 @@ class ActionModule(ClusterAction):
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
             "decision": decision.to_dict(),
-            "text": render(rollout, decision),
-            "head": head(rollout, decision),
+            "text": render(current, decision),
+            "head": head(current, decision),
             "silent": silent,
             "of_hosts": _of_hosts(rollout),
             **self._holders(pool, options),
@@ -607,6 +619,16 @@ def _not_to_be_changed(host: str, why: str) -> Refusal:
         remedy="see to what this run has said of it, and run again")
 
 
+def _behind_others(decision: Decision, rollout: Rollout, ask: Callable[[str], Answer]) -> Decision:
+    """With what is told to every host that asks while others have another rollout open."""
+    settled = {unit.name for unit in (*decision.under_way, *decision.over)}
+    units = [unit for unit in rollout.units if unit.name not in settled]
+    waiting = ask(units[0].hosts[0]).waiting if units else None
+    if waiting is None or waiting.cause is not Cause.rollout:
+        return decision
+    return replace(decision, may_start=(), waiting=tuple(replace(waiting, unit=unit) for unit in units))
+
+
 def _caps_of_others(record: Record, pool: str) -> List[str]:
     """Who caps a pool by another name than its runs have caps nothing, and would not see it."""
     if not record.caps or pool in record.caps:
@@ -630,12 +652,6 @@ def _of_no_group(clusters: Sequence[Mapping[str, Any]], option: str) -> List[str
             "NAMESPACE/NAME. There are: %s" % (option, ", ".join(unknown), some(sorted(filter(None, there))) or "none")]
 
 
-def _word(value: str) -> str:
-    """A value as Ansible reads it in `-a`: it takes away a pair of quotes, and knows no other way to write one."""
-    quoted = shlex.quote(value)
-    return '"%s"' % value if "'" in value and '"' not in value else quoted
-
-
 def _freeing(options: Mapping[str, Any], node: str) -> str:
     """The command by which a person says that a failure was looked at, and what it needs beside: no secret is in it."""
     access = {name: value for name, value in options.items()
@@ -647,10 +663,11 @@ def _freeing(options: Mapping[str, Any], node: str) -> str:
              **{name: access[name] for name in SHOWN if name in access and name not in hidden},
              **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
-    command = "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s" % shlex.quote(" ".join(
-        "%s=%s" % (name, _word(",".join(value) if isinstance(value, list) else str(value)))
-        for name, value in given.items()))
-    return command + (", with %s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden) if hidden else "")
+    beside = ["%s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden)] if hidden else []
+    # No variable of the environment says these
+    beside += ["the option `proxy_headers`"] if "proxy_headers" in access else []
+    return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s%s" % (
+        typed(given), ", with %s" % " and ".join(beside) if beside else "")
 
 
 def _planned_of(planned: Mapping[str, Any], host: str) -> Optional[Mapping[str, Any]]:

@@ -32,11 +32,16 @@ options:
     default: []
     suboptions:
       name:
-        description: The cluster, empty for hosts that are in none. It is told where there are several.
+        description: The cluster, empty for hosts that are in none. It is told unless this is O(rollouts[].alone).
         type: str
+      alone:
+        description:
+          - Whether all hosts are in this rollout. Left out, it is so where no other is given.
+        type: bool
       head:
         description:
           - How it stands as the plan is made, told over the order a line each. It is no part of what RV(digest) is of.
+          - One with a line that begins with C(stopped) is among those that are shown where not all are.
         type: list
         elements: str
       rollout:

@@ -288,6 +288,10 @@ clusters:
   contains:
     name: {description: The cluster., type: str, returned: success}
     hosts: {description: Its hosts., type: list, elements: str, returned: success}
+    alone:
+      description: Whether all hosts of the run are in it, so that people need no name to tell it from others.
+      type: bool
+      returned: with O(state=planned)
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
     changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
     nodes:
@@ -297,21 +301,23 @@ clusters:
       returned: with O(state=settled)
     rollout:
       description:
-        - The rollout as data, with the hosts, those C(beside) and C(refused), the C(units) in order and C(limits).
+        - The rollout as data, with the hosts, those C(beside) and C(refused), the C(units) in order and C(limits),
+          which are those of this run alone.
       type: dict
       returned: where it could be planned
     options: {description: What V(start) needs of the options., type: dict, returned: where it could be planned}
     decision:
       description:
         - What may begin now (C(may_start)), is C(waiting) with its cause, C(under_way), C(over), or why all of it is
-          C(stopped).
+          C(stopped). The limits that count now hold for it, those of an open rollout with the same aim and the caps
+          in the cluster included; where another rollout is open, all of it waits for that.
       type: dict
       returned: where it could be planned
     text: {description: The same for a person., type: str, returned: where it could be planned}
     head:
       description:
         - What of it is of the instant, for a person, six lines at most. What stops it, what the first one waits for,
-          how many go at once and which places are taken.
+          how many go at once and which places are taken, by the limits that count now.
       type: list
       elements: str
       returned: where it could be planned

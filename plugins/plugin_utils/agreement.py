@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Container, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import jinja2
 import jinja2.nodes
@@ -67,7 +67,8 @@ def disagreement(cluster: str, variable: str, opinions: Iterable[Opinion], secre
         told[key] = Opinion(opinion.value, (*(told[key].hosts if key in told else ()), *opinion.hosts))
     if len(told) < 2:
         return None
-    parts = ["%s on %s" % ("one value" if secret else _shown(each.value), _listed(each.hosts))
+    of_data = {_written_out(each.value) for each in told.values() if not isinstance(each.value, str)}
+    parts = ["%s on %s" % ("one value" if secret else _shown(each.value, of_data), _listed(each.hosts))
              for each in sorted(told.values(), key=lambda each: -len(each.hosts))]
     return Refusal(
         "cluster.hosts_disagree",
@@ -79,9 +80,18 @@ def disagreement(cluster: str, variable: str, opinions: Iterable[Opinion], secre
     )
 
 
-def _shown(value: Any) -> str:
-    text = "nothing" if value is None else without_passwords(value if isinstance(value, str) else canonical(value))
-    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+def _shown(value: Any, of_data: Container[str]) -> str:
+    """of_data: how those are written that are no text, which text may look like."""
+    text = without_passwords(_written_out(value))
+    text = text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
+    is_alike = isinstance(value, str) and (not value or value[0] in "[{" or value in of_data)
+    return "text '%s'" % text if is_alike else text
+
+
+def _written_out(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return value if isinstance(value, str) else canonical(value)
 
 
 def _listed(hosts: Sequence[str]) -> str:

@@ -3,6 +3,9 @@
 """A result in the words of who reads it: where variables were set, its refusals name them in place of options."""
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from dataclasses import replace
 from typing import Any, Container, Dict, Mapping
 
@@ -16,11 +19,26 @@ OF_PLAYBOOKS = {"lock_timeout": "gpu_lock_timeout", "progress_interval": "gpu_pr
                 "approved_from": "gpu_plan_dir", "approved_fleet": "gpu_approved_fleet"}
 # Callbacks whose standard output is data: a line of ours would break it.
 DATA_CALLBACKS = ("json", "jsonl", "null")
+# What Ansible and its templates leave as it is in NAME=VALUE, without quotes
+_PLAIN = re.compile(r"[\w@%+=:,.~/\[\]-]+")
 
 
 def people_read() -> bool:
     """Whether what is shown on the screen is for people."""
     return str(C.config.get_config_value("DEFAULT_STDOUT_CALLBACK")).rsplit(".", 1)[-1] not in DATA_CALLBACKS
+
+
+def typed(given: Mapping[str, Any]) -> str:
+    """Options for `-a`, or variables for `-e`, as a person types them in a shell, each read back as it is.
+
+    Ansible takes quotes away from NAME=VALUE, splits it at blanks and decodes backslashes, and a list it splits at
+    commas: what is not plain is given as JSON.
+    """
+    words = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in given.items()}
+    lists = [word for value in given.values() if isinstance(value, list) for word in value]
+    if all(map(_PLAIN.fullmatch, words.values())) and not any("," in word for word in lists):
+        return shlex.quote(" ".join("%s=%s" % each for each in words.items()))
+    return shlex.quote(json.dumps(given, ensure_ascii=False))
 
 
 def in_variables(

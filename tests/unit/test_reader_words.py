@@ -3,14 +3,17 @@
 """Who set a role's variable is told of that variable, and who gave a module an option is told of the option."""
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any, Dict
 
 import pytest
+from ansible.parsing.splitter import parse_kv
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.reader_words import in_variables
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.reader_words import in_variables, typed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import variables_behind
 
 VARIABLES = variables_behind({"gpu_driver": {}, "gpu_driver_activation": {}, "container_toolkit": {"mode": "cdi"},
@@ -60,3 +63,15 @@ def test_a_plan_names_those_of_each_capability() -> None:
     {"changed": False, "plan": {}, "refusals": []}, {"failed": True, "msg": "no such option"}, {"skipped": True}])
 def test_what_refuses_nothing_stays_as_it_is(result: Dict[str, Any]) -> None:
     assert in_variables(result, VARIABLES, "driver") == result
+
+
+@pytest.mark.parametrize("given, is_plain", [
+    ({"gpu_plan_dir": "plans"}, True), ({"gpu_plan_dir": "/srv/pl\u00e4ne/2026=1"}, True),
+    ({"a": "x", "b": "y:z"}, True),
+    ({"gpu_plan_dir": "/srv/gpu plans"}, False), ({"gpu_plan_dir": "/srv/it's"}, False),
+    ({"gpu_plan_dir": "C:\\new"}, False), ({"gpu_plan_dir": 'a "b"'}, False), ({"gpu_plan_dir": ""}, False),
+    ({"gpu_plan_dir": "{{ x"}, False)])
+def test_what_is_typed_is_read_back_as_it_is(given: Dict[str, Any], is_plain: bool) -> None:
+    (word,) = shlex.split(typed(given))
+    assert word.startswith("{") != is_plain
+    assert (parse_kv(word) if is_plain else json.loads(word)) == given

@@ -27,6 +27,8 @@ from ..core.secrets import hidden
 from .alike import PUT_OFF, UNFINISHED, plan_in
 from .approval import index_of
 
+# What a line begins with that says why nothing of a rollout is begun any more
+STOPPED = "stopped: "
 _Each = TypeVar("_Each")
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -167,13 +169,19 @@ class Turn:
 class Order:
     """In which order hosts of one cluster are changed.
 
-    name: of the cluster; '' for hosts that are in none.
-    head: how its rollout stands as the plan is made, for people, a line each. No part of what is approved.
+    name:  of the cluster; '' for hosts that are in none.
+    head:  how its rollout stands as the plan is made, for people, a line each. No part of what is approved.
+    alone: whether all hosts that were to be put in an order are in it, so that it needs no name.
     """
 
     name: str
     head: Tuple[str, ...] = ()
     turns: Tuple[Turn, ...] = ()
+    alone: bool = True
+
+    @property
+    def is_stopped(self) -> bool:
+        return any(line.startswith(STOPPED) for line in self.head)
 
 
 @dataclass(frozen=True)
@@ -233,8 +241,8 @@ def fleet_of(
 
     notes:    of other hosts are left out; of two of one host, the later counts.
     plans:    {digest: what alike.common() has told} of the notes' plans.
-    rollouts: {'name', 'head', 'rollout': {'units': [{'hosts', 'why', 'seconds', 'jobs'}, ...]}} of each cluster, the
-              units in order; 'name', 'head', 'seconds' and 'jobs' may be missing.
+    rollouts: {'name', 'head', 'alone', 'rollout': {'units': [{'hosts', 'why', 'seconds', 'jobs'}, ...]}} of each
+              cluster, the units in order; all but 'rollout', 'units', 'hosts' and 'why' may be missing.
     """
     known = {note.host: note for note in notes}
     asked = sorted(set(hosts))
@@ -291,8 +299,10 @@ def _silent(notes: Sequence[Note]) -> Tuple[Silent, ...]:
 
 def _orders(rollouts: Iterable[Mapping[str, Any]], asked: "set[str]") -> Tuple[Order, ...]:
     """Clusters take turns with each other, so that each has a list of its own."""
+    given = list(rollouts)
     orders = [Order(hidden(str(each.get("name") or "")), tuple(hidden(str(line)) for line in each.get("head") or ()),
-                    _turns(each["rollout"]["units"], asked)) for each in rollouts]
+                    _turns(each["rollout"]["units"], asked), len(given) == 1 and each.get("alone") is not False)
+              for each in given]
     return tuple(order for order in orders if order.turns or order.head)
 
 

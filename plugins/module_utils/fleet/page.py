@@ -77,7 +77,7 @@ def _blocks(fleet: Fleet, taken: str) -> Iterator[_Block]:
     yield _Table(("Hosts", "Stand so", "Names"), tuple(_overview(fleet)))
     yield _Paragraph(DEVICES_OF_EACH)
     for order in fleet.orders:
-        yield _Heading(2, order_line(order, fleet.orders))
+        yield _Heading(2, order_line(order))
         if order.head:
             yield _Items(order.head)
         if order.turns:

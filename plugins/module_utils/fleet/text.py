@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, Iterator, List, Sequence, TypeVar
+from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple, TypeVar
 
 from ..core.plan import Plan, alike, headline, lines, refusal_line, requirement_line, step_line
 from ..core.progress import duration
@@ -23,6 +23,7 @@ _LONGEST_LIST, _LONGEST_LINE = 100, 240
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _NO_LIMIT = 1 << 30
 _Each = TypeVar("_Each")
+_Hosts = TypeVar("_Hosts", Group, Reason, Silent)
 
 
 @dataclass(frozen=True)
@@ -119,17 +120,17 @@ def turn_line(turn: Turn, with_names: bool) -> str:
     return "; ".join(found)
 
 
-def order_line(order: Order, orders: Sequence[Order]) -> str:
-    """What stands over one of them, with its cluster where there are several."""
+def order_line(order: Order) -> str:
+    """What stands over it, with its cluster where hosts are in others, too."""
     what = "In this order" if order.turns else "The rollout"
-    if len(orders) == 1:
+    if order.alone:
         return what
     return "%s, %s" % (what, "in cluster %s" % order.name if order.name else "of hosts in no cluster")
 
 
 def _told(fleet: Fleet, detail: _Detail) -> Iterator[str]:
     body = [*_hosts(fleet, detail), *_orders(fleet.orders, detail),
-            *_some(fleet.clusters, detail, _cluster, "other clusters")]
+            *_clusters(fleet.clusters, detail)]
     hosts = sum(map(len, fleet.parts.values()))
     if hosts > 1:
         yield "%s%s" % (counted(hosts, "host"), ", %s" % counted(len(fleet.clusters), "cluster")
@@ -225,21 +226,42 @@ def _silent(silent: Silent, detail: _Detail) -> Iterator[str]:
 
 
 def _orders(orders: Sequence[Order], detail: _Detail) -> Iterator[str]:
-    shown = orders[:detail.each]
+    shown, others = _urgent_first(orders, detail, lambda order: order.is_stopped)
     for order in shown:
         # Of several, all together have as many turns as one has
         most = max(1, detail.each // len(shown))
-        yield "%s:" % order_line(order, orders)
+        yield "%s:" % order_line(order)
         yield from ("  %s" % line for line in order.head[:detail.head])
         for number, turn in enumerate(order.turns[:most], 1):
             yield "%3d. %s" % (number, _line(turn.hosts, turn_line(turn, detail.names), detail))
         left = order.turns[most:]
         if left:
             yield "     then %s" % counted(sum(len(turn.hosts) for turn in left), "host")
-    others = orders[len(shown):]
     if others:
-        yield "and %s in %s" % (counted(sum(len(turn.hosts) for order in others for turn in order.turns), "host"),
-                                counted(len(others), "other cluster"))
+        yield "and %s in %s%s" % (counted(sum(len(turn.hosts) for order in others for turn in order.turns), "host"),
+                                  counted(len(others), "other cluster"),
+                                  _of_them(sum(order.is_stopped for order in others), "stopped"))
+
+
+def _clusters(clusters: Sequence[ClusterNote], detail: _Detail) -> Iterator[str]:
+    shown, others = _urgent_first(clusters, detail, lambda cluster: bool(cluster.refusals))
+    for cluster in shown:
+        yield from _cluster(cluster, detail)
+    if others:
+        yield "and %s%s" % (counted(len(others), "other cluster"),
+                            _of_them(sum(bool(cluster.refusals) for cluster in others), "refused"))
+
+
+def _urgent_first(
+    each: Sequence[_Each], detail: _Detail, is_urgent: Callable[[_Each], bool]
+) -> Tuple[List[_Each], List[_Each]]:
+    """Those that are shown, and the others: what waits for a person is among the first where not all fit."""
+    found = list(each) if len(each) <= detail.each else sorted(each, key=lambda one: not is_urgent(one))
+    return found[:detail.each], found[detail.each:]
+
+
+def _of_them(number: int, what: str) -> str:
+    return ", %d of them %s" % (number, what) if number else ""
 
 
 def _cluster(cluster: ClusterNote, detail: _Detail) -> Iterator[str]:
@@ -251,15 +273,14 @@ def _cluster(cluster: ClusterNote, detail: _Detail) -> Iterator[str]:
 
 
 def _some(
-    each: Sequence[_Each], detail: _Detail, say: Callable[[_Each, _Detail], Iterator[str]], others: str
+    each: Sequence[_Hosts], detail: _Detail, say: Callable[[_Hosts, _Detail], Iterator[str]], others: str
 ) -> Iterator[str]:
     """Those first that are the most; of the others how many they are. others: what they are."""
     for one in each[:detail.each]:
         yield from say(one, detail)
     left = each[detail.each:]
     if left:
-        hosts = sum(len(getattr(one, "hosts", (one,))) for one in left)
-        yield "and %d %s" % (hosts, others % len(left) if "%d" in others else others)
+        yield "and %d %s" % (sum(len(one.hosts) for one in left), others % len(left))
 
 
 def _line(hosts: Sequence[str], what: str, detail: _Detail) -> str:

@@ -103,7 +103,7 @@ def test_plans_that_are_all_different_fit_a_page_of_text() -> None:
     told = text(found.fleet(clusters=clusters, rollouts=rollouts), MOST_LINES, "See plans/fleet.md.", "Digest: 1")
     assert told.count("\n") < MOST_LINES and told.splitlines()[-2:] == ["Shortened. See plans/fleet.md.", "Digest: 1"]
     assert max(map(len, told.splitlines())) <= 400
-    assert told.count("  stopped: x") == 6 and "\nand 270 hosts in 18 other clusters\n" in told
+    assert told.count("  stopped: x") == 6 and "\nand 270 hosts in 18 other clusters, 18 of them stopped\n" in told
     whole = text(found.fleet(clusters=clusters, rollouts=rollouts))
     assert "/etc/299/29" in whole and whole.count("\n") > 300 * 60
 
@@ -248,6 +248,46 @@ class TestOrders:
         assert [line for line in markdown(fleet).splitlines() if "In this order" in line] == [
             "## In this order, in cluster east", "## In this order, in cluster west",
             "## In this order, of hosts in no cluster"]
+
+    @pytest.mark.parametrize("rollouts", [
+        # One of another cluster that could not be planned, and one where nothing is to be done
+        [{"name": "east", "alone": False, "rollout": {"units": UNITS}}],
+        [{"name": "east", "rollout": {"units": UNITS}}, {"name": "idle", "rollout": {"units": []}}]])
+    def test_the_only_one_that_is_left_of_several_has_its_name(self, rollouts: List[Dict[str, Any]]) -> None:
+        fleet = self.fleet(*rollouts)
+        assert "\nIn this order, in cluster east:\n" in text(fleet)
+        assert "\n## In this order, in cluster east\n" in markdown(fleet)
+
+    def test_what_is_stopped_or_refused_is_among_those_that_are_shown(self) -> None:
+        """Of twelve clusters not all fit. They are told in their order where they do."""
+        found = Noted()
+        for host in numbered(1, 480):
+            found.add(host, UPGRADE)
+        urgent = (9, 11)
+        rollouts = [{"name": "c%02d" % each, "head": [*(["stopped: %d failed" % each] if each in urgent else []),
+                                                     "at once: 4 in all", "places: 4 of 4 free"],
+                     "rollout": {"units": [{"hosts": [host], "why": "of %s" % host}
+                                           for host in numbered(40 * each + 1, 40 * each + 40)]}} for each in range(12)]
+        clusters = [ClusterNote("c%02d" % each, "u%d" % each, "", Plan(refusals=(BUSY,) if each in urgent else ()),
+                                (BUSY,) if each in urgent else ()) for each in range(12)]
+        fleet = found.fleet(clusters=clusters, rollouts=rollouts)
+        told = text(fleet, MOST_LINES, "See it.")
+        names = re.findall("^In this order, in cluster (.*):$", told, re.MULTILINE)
+        assert names[:3] == ["c09", "c11", "c00"] and len(names) < 12
+        assert "  stopped: 9 failed" in told and "  stopped: 11 failed" in told
+        assert re.findall("^cluster (.*?): ", told, re.MULTILINE)[:3] == ["c09", "c11", "c00"]
+        whole = text(fleet)
+        assert re.findall("in cluster (.*):$", whole, re.MULTILINE) == ["c%02d" % each for each in range(12)]
+
+    def test_those_that_are_stopped_or_refused_and_do_not_fit_are_counted(self) -> None:
+        rollouts = [{"name": "c%02d" % each, "head": ["stopped: x"], "rollout": {"units": self.UNITS[:1]}}
+                    for each in range(40)]
+        found = Noted().add("a1", UPGRADE)
+        clusters = [ClusterNote("c%02d" % each, "u%d" % each, "", None, (BUSY,)) for each in range(40)]
+        told = text(found.fleet(clusters=clusters, rollouts=rollouts), MOST_LINES)
+        for what in ("stopped", "refused"):
+            ((others, of_them),) = re.findall("(\\d+) other clusters, (\\d+) of them %s$" % what, told, re.MULTILINE)
+            assert others == of_them != "0", told
 
     def test_one_that_is_stopped_and_has_no_order_is_told(self) -> None:
         fleet = self.fleet({"name": "east", "head": self.HEAD[:1], "rollout": {"units": []}})

@@ -66,6 +66,16 @@ def test_values_and_hosts_are_told_most_of_them_first_and_not_at_length() -> Non
     assert refusal.found.endswith("yyy... on a")
 
 
+@pytest.mark.parametrize("data, text, told", [
+    ({}, "{}", "{} on a; text '{}' on b"), ([], "[]", "[] on a; text '[]' on b"),
+    ([{"days": 1}], "[{'days': 1}]", """[{"days":1}] on a; text '[{'days': 1}]' on b"""),
+    (None, "", "nothing on a; text '' on b"), (None, "nothing", "nothing on a; text 'nothing' on b"),
+    (2, "2", "2 on a; text '2' on b"), (True, "true", "true on a; text 'true' on b"), (2, "5%", "2 on a; 5% on b")])
+def test_text_that_looks_like_something_else_is_told_to_be_text(data: Any, text: str, told: str) -> None:
+    refusal = disagreement("c", "x", [Opinion(data, ("a",)), Opinion(text, ("b",))])
+    assert refusal is not None and refusal.found.endswith("`x`: " + told)
+
+
 def test_a_password_in_an_address_is_not_told() -> None:
     refusal = disagreement("c", "x", [Opinion("https://user:secret@proxy", ("a",)), Opinion("", ("b",))])
     assert refusal is not None and "secret" not in refusal.found

@@ -327,8 +327,17 @@ def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller)
     tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout", "run_once": True},
              {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True}}]
     told, started = controller.tasks(tasks, hosts=names(3), variables={"gpu_planned": planned()})
-    assert [each["name"] for each in told[0]["clusters"]] == [""] and len(told[0]["order"]) == 3
+    assert [(each["name"], each["alone"]) for each in told[0]["clusters"]] == [("", True)]
+    assert len(told[0]["order"]) == 3
     assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
+
+
+def test_an_order_beside_a_cluster_that_is_away_is_not_alone(controller: Controller) -> None:
+    """People could not tell of which hosts it is."""
+    own = of_hosts(controller, {"gpu-0": {"gpu_cluster_kubeconfig": "/nowhere/config"}})
+    result = ask(controller, {"state": "planned"}, *own, hosts=names(2), variables={"gpu_planned": planned()})
+    assert [(each["name"], each["failed"], each["alone"]) for each in result["clusters"]] == [
+        ("/nowhere/config", True, False), ("", False, False)]
 
 
 @pytest.mark.parametrize("option, empty", [("windows", ""), ("windows", None), ("freezes", " "), ("unit_modes", "")])

@@ -77,7 +77,7 @@ def test_the_plan_names_who_would_not_be_changed(in_words: Hosts) -> None:
     site = Site(in_words, names(2), gpu_2={"unschedulable": True})
     done = site.run({"gpu_plan": CHANGE}, playbook="plan", tags=(), gpu_plan_dir="my plans")
     assert done.returncode == 2 and "[rollout.cordoned_by_others]" in done.stdout
-    assert "-e gpu_plan_dir='my plans' -e gpu_approved_fleet=" in done.stdout + done.stderr
+    assert """-e '{"gpu_plan_dir": "my plans"}' -e gpu_approved_fleet=""" in done.stdout + done.stderr
 
 
 @pytest.mark.variation
