@@ -673,8 +673,9 @@ def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
     for host in (rollout.hosts[name] for name in unit.hosts):
         if is_held(pool, host.node, run):
             slot = pool.slots[host.node]
+            is_told = slot.before is not None and slot.before.state == WORKING
             given[host.node] = replace(slot, run="", confirmed=True) if host.half_done and slot.begun and (
-                slot.before is None) else slot.before
+                not is_told) else slot.before
     return replace(pool, slots=_with(pool.slots, given))
 
 
@@ -773,11 +774,19 @@ def _reserved(
             name, asking.run, asking.now, confirmed=alone,
             begun=alone or (before is not None and before.begun and before.state == WORKING),
             counts=counts, proofs=proofs, policy=host.policy, kind=str(host.kind),
-            before=before.taken_over if before else None, aim=asking.aim,
+            before=_there_again(before, nodes.get(host.node)), aim=asking.aim,
             joined=not counts and host.node in nodes, domain=host.domain)
     claims = {part: claim for part, claim in pool.claims.items() if claim.unit != unit.name}
     canaries = {name: claim for name, claim in pool.canaries.items() if name != unit.name}
     return replace(pool, slots=slots, claims=claims, canaries=canaries)
+
+
+def _there_again(slot: Optional[Slot], state: Optional[NodeState]) -> Optional[Slot]:
+    """What counts again on a node that somebody takes over and leaves. Who was killed before he took it out of service
+    has nothing there that others have to wait for."""
+    if slot is None:
+        return None
+    return slot.taken_over if state is not None and state.ours else slot.earlier_failure
 
 
 def _claimed(pool: Pool, waiting: Waiting, asking: Asking) -> Pool:

@@ -428,8 +428,10 @@ class TestSlots:
                                *([host("h2", policy="repair=2", **more)] if more else []), limit=3),
                     Record({POOL: Pool(slots={"n-h1": half})}))
         room.dead = {"r"}
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
         answer = room.ask("h1", "s")
         assert answer.may_start
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=ends != "given up")
         if ends == "given back":
             room.record, left = given_back(room.record, POOL, "s", answer.before), {"n-h1": half}
         elif ends == "given up":
@@ -444,6 +446,7 @@ class TestSlots:
 
     def test_however_often_it_is_taken_over_the_record_grows_no_longer(self) -> None:
         room = Room(rollout_of(replace(host("h1"), half_done=True)))
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
         for number in range(9):
             assert room.ask("h1", "s%d" % number).may_start
             room.dead.add("s%d" % number)
@@ -1617,7 +1620,8 @@ class Cluster:
         node = self.hosts[name].node
         before = {domain: self.out(domain) for domain in (None, "a", "b")}
         assert self.begun.get(node, run) == run or not self.is_alive(self.begun[node])
-        self.taken_over.update([node] if self.begun.get(node, run) != run else [])
+        is_out = node in self.nodes and self.nodes[node].ours
+        self.taken_over.update([node] if is_out and self.begun.get(node, run) != run else [])
         self.reserved.pop(node, None)
         self.begun[node] = run
         self._is_ours(node, True)
