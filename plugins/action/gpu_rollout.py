@@ -184,8 +184,10 @@ class ActionModule(ClusterAction):
         for cluster in clusters_of(variables, named_only=True):
             of_one = next((found for found in (_planned_of(planned, host) for host in cluster.hosts) if found), None)
             if of_one is not None:
-                told.append({"name": str(cluster), "failed": False, "changed": False,
-                             **self.ask({**of_one["options"], "state": CLOSED, **cluster.options})})
+                found = self.ask({**of_one["options"], "state": CLOSED, **cluster.options})
+                if found.get("failed"):
+                    found["told"] = "What is out of service in %s is not known: %s" % (cluster, found["msg"])
+                told.append({"name": str(cluster), "failed": False, "changed": False, **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told}
 
     def _settle_all(
@@ -201,8 +203,14 @@ class ActionModule(ClusterAction):
                     found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
                 except GpuOpsError as error:
                     found = failed(self._in_words(error))
+                if found.get("failed"):
+                    # Of none of them anybody knows whether it may be opened
+                    found["of_hosts"] = {host: {"place": "unknown", "unit": "", "why": found["msg"]}
+                                         for host in cluster.hosts}
                 told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told,
+                "warnings": ["Nodes of %s stay as they are: %s" % (each["name"], each["msg"])
+                             for each in told if each["failed"]],
                 "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
@@ -297,9 +305,10 @@ class ActionModule(ClusterAction):
         asking = Asking("", self._run, socket.gethostname(), aim, now,
                         frozenset((*options["unreachable"], *silent)), options["signs"])
         joins = pool.rollout is not None and pool.rollout.aim == aim and not dead.issuperset(pool.rollout.runs)
-        # Who opens a rollout brings its limits, whatever those of the last one were
+        # Who opens a rollout brings its limits, and has changed nothing in it, whatever is open still
+        runs = pool.rollout.runs if pool.rollout is not None else {}
         current, present = records.standing(
-            record, pool if joins else replace(pool, limit="", domain_limit=""), name, asking,
+            record, pool if joins else records.as_opened(pool, aim, now, runs), name, asking,
             plan([*hosts, *others], policy, now), nodes, is_alive)
         rollout = plan([*hosts, *others], policy, now, present.passed)
         rollout = replace(rollout, refused={host: self._told_whole(each, options, rollout.hosts[host].node)

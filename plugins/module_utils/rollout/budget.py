@@ -636,12 +636,19 @@ def _opened(
             name, other.controller, instant_text(there.since)), other.since)
     if there is not None and there.aim == asking.aim and living:
         return replace(pool, rollout=replace(there, runs={**living, asking.run: us})), None
-    policy, last = rollout.policy, _last(pool, there)
-    before = {**last.before, **last.done} if last is not None and last.aim == asking.aim != REPAIR else {}
+    policy, anew = rollout.policy, as_opened(pool, asking.aim, asking.now, {asking.run: us})
     return replace(
-        pool, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
-        claims={}, canaries={}, rollout=OpenRollout(asking.aim, asking.now, {asking.run: us}, before=before),
-        last=last if asking.aim == REPAIR else None), None
+        anew, limit=str(policy.limit), domain_limit="" if policy.domain_limit is None else str(policy.domain_limit),
+        last=_last(pool, there) if asking.aim == REPAIR else None), None
+
+
+def as_opened(pool: Pool, aim: str, now: datetime, runs: Mapping[str, Run]) -> Pool:
+    """The pool with another rollout than the one that is open or was the last, before it has limits: what that has
+    changed counts where it is of the same aim, as changed before."""
+    last = _last(pool, pool.rollout)
+    before = {**last.before, **last.done} if last is not None and last.aim == aim != REPAIR else {}
+    return replace(pool, limit="", domain_limit="", claims={}, canaries={},
+                   rollout=OpenRollout(aim, now, runs, before=before))
 
 
 def _says_that_it_lives(before: Pool, now: Pool, run: str) -> bool:

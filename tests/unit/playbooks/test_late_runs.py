@@ -50,6 +50,9 @@ class Stopped(ActionModule):
 ActionModule = Stopped
 '''
 
+TAKEN = {"unschedulable": True, "annotations": {
+    "gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "maintenance"}}
+
 # A repair that another run is at work with fails with a host once the first host of this run has asked for its place
 FAILED_MEANWHILE = """
 from dataclasses import replace
@@ -200,3 +203,30 @@ def test_a_node_that_a_repair_has_left_sick_meanwhile_is_not_opened(in_words: Ho
     done = site.run({"gpu-1": {"gpu_plan": plan}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=3)
     assert site.changed() == ["gpu-2"] and site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "failed"}
     assert "[rollout.failed_before]" in done.stdout and "a part is to be taken out" in done.stdout, done.stdout
+
+
+def test_one_that_it_fails_with_before_any_host_begins_is_not_opened_either(in_words: Hosts, now: datetime) -> None:
+    """It was out of service when this run was planned, and what needs nothing and is so is opened first."""
+    site = Site(in_words, names(2), gpu_1=TAKEN)
+    in_words.around("gpu_node_custody", FAILED_MEANWHILE.replace('== "start"', '== "admitted"'))
+    slot = Slot("gpu-1", "r@other", now, policy="repair=a", aim="repair")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=now)))
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_timeout=1)
+    assert site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "failed"}
+    assert "[rollout.failed_before]" in done.stdout and "a part is to be taken out" in done.stdout, done.stdout
+
+
+def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts) -> None:
+    """Another release on a second controller has written what this one does not know."""
+    newer = """
+            path = "/api/v1/namespaces/gpuops/configmaps/gpuops-rollout"
+            record = json.loads(client.get(path)["data"]["record"])
+            client.patch(path, {"data": {"record": json.dumps({**record, "written_by": "a newer release"})}})
+        return super()"""
+    site = Site(in_words, names(2))
+    in_words.around("gpu_rollout", "import json" + FAILED_MEANWHILE.replace("\n        return super()", newer))
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=3)
+    assert "gpu-1" in site.cordoned(), done.stdout
+    told = " ".join((done.stdout + done.stderr).split())
+    assert "stay as they are: Found: the record of rollouts in the cluster cannot be read" in told, told
+    assert "is not known: Found: the record of rollouts" in told.partition("Say what is out of service")[2], told

@@ -320,3 +320,19 @@ def test_a_power_cycle_that_nobody_can_do_is_refused_before_anything_is_done(
     told = done.stdout + done.stderr
     assert "[playbook.power_cycle_%s]" % code in told and "secret" not in told, told
     assert site.hosts.calls("gpu_health") == 0 and site.hosts.writes() == []
+
+
+def test_what_is_sick_where_a_killed_run_had_finished_is_a_repairs(in_words: Hosts) -> None:
+    """Its change needs nothing more, so that no run of site would ever bring it to an end."""
+    taken = {"gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "maintenance"}
+    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": taken})
+    then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
+    slot = Slot("gpu-1", "dead@other", then, policy="driver=1", aim="y")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
+    nothing = plan_of()
+    done = site.run({"gpu-1": {"gpu_plan": {**nothing, "validated": False, "checks": []}, "gpu_validation": STILL_SICK},
+                     "gpu-2": {"gpu_plan": nothing}})
+    assert done.returncode == 2 and "is sick still" in done.stdout, done.stdout
+    assert site.cordoned() == ["gpu-1"] and site.held() == {} and "is sick still" in reason(site)
+    told = repair(site, {"gpu-1": host(RESET)})
+    assert repaired(site) == ["gpu-1"] and site.cordoned() == [] and site.held() == {}, told

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar, Dict, List
+from typing import Any, ClassVar, Dict, List, Sequence
 
 import pytest
 from ansible.parsing.splitter import parse_kv
@@ -120,7 +120,7 @@ class TestHowItStands:
     NOW: ClassVar[datetime] = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
     WAITS: ClassVar[str] = "run b@awx of awx has another rollout open in this pool since Wed 2026-07-01 11:00 UTC"
 
-    def planned(self, record: Record, **options: Any) -> Dict[str, Any]:
+    def planned(self, record: Record, beside: Sequence[NodeState] = (), **options: Any) -> Dict[str, Any]:
         action = ActionModule.__new__(ActionModule)
         action._variables = {name: "gpu_rollout_" + name for name in OF_CLUSTER}
         action._run = "a@here"
@@ -128,13 +128,14 @@ class TestHowItStands:
         action._known = [Known("gpu-%d" % each, "gpu-%d" % each, told) for each in range(4)]
         given = checked({"state": "planned", "canaries": "none", "aim": "driver", **options}, ActionModule.ARGUMENTS,
                         "gpu_rollout")
-        return action._planned(given, record, {known.node: NodeState(known.node) for known in action._known}, {}, {},
-                               self.NOW)
+        nodes = [*(NodeState(known.node) for known in action._known), *beside]
+        return action._planned(given, record, {state.name: state for state in nodes}, {}, {}, self.NOW)
 
-    def opened(self, aim: str, limit: str = "", *runs: str) -> Record:
+    def opened(self, aim: str, limit: str = "", *runs: str, done: Sequence[str] = ()) -> Record:
         began = self.NOW - timedelta(hours=1)
-        runs_there = {"%s@awx" % name: Run("awx", began, began, 600) for name in runs}
-        return Record({"gpus": Pool(limit, "", OpenRollout(aim, began, runs_there) if runs else None)})
+        there = OpenRollout(aim, began, {"%s@awx" % name: Run("awx", began, began, 600) for name in runs},
+                            dict.fromkeys(done, began))
+        return Record({"gpus": Pool(limit, "", there if runs else None)})
 
     def test_caps_in_the_cluster_count(self) -> None:
         told = self.planned(read_record("", '{"gpus": {"limit": "1", "domain_limit": "1"}}'), limit=3)
@@ -160,6 +161,17 @@ class TestHowItStands:
             "waits: %s: %s (and 3 more)" % (first, self.WAITS), "at once: 3 in all", "places: 3 of 3 free"]
         assert told["decision"]["may_start"] == [] and told["head"][0] in told["text"]
         assert {each["cause"] for each in told["decision"]["waiting"]} == {"rollout"}
+
+    @pytest.mark.parametrize("done", [["gpu-0"], ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]])
+    def test_what_that_has_changed_this_one_has_not(self, done: List[str]) -> None:
+        told = self.planned(self.opened("other", "1", "b", done=done), limit=3)
+        assert told["head"][0].endswith(self.WAITS + " (and 3 more)") and told["decision"]["over"] == []
+
+    def test_what_the_last_one_of_this_aim_has_changed_is_a_measure(self) -> None:
+        """Its runs are no more: whoever opens the next one goes by the health of what they have changed."""
+        dead = self.opened("driver", "1", "b", done=["gpu-9"])
+        told = self.planned(dead, limit=3, dead_runs=["b@awx"], beside=[NodeState("gpu-9", ready=False)])
+        assert "1 changed and not healthy (node gpu-9)" in told["text"]
 
     def test_it_is_told_beside_what_stops_this_one(self) -> None:
         told = self.planned(self.opened("other", "1", "b"), unreachable=["gpu-3"], max_unreachable=0)
