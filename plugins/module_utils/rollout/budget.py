@@ -42,6 +42,8 @@ BEAT = timedelta(minutes=1)
 CONFIRMING = timedelta(minutes=2)
 # Characters of a reason: all that is shared is one object, and whoever gives the reason has said the whole
 REASON = 500
+# How many failures of a node by other policies than the last one's are remembered
+FAILURES = 3
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
 PROOFS = 200
@@ -65,7 +67,7 @@ class Slot:
     kind:      the host's, in words.
     reason:    what failed.
     before:    the slot of an earlier change that failed here, or did not end, which is there again where this one is
-               left undone.
+               left undone; of one that failed, that which failed before it by another policy.
     aim:       of the rollout that it is of; '' where that was not written down.
     joined:    of one that does not count, whether its Node has been seen in the cluster.
     domain:    the failure domain that its run knows it to be in, where its Node may not say so.
@@ -88,11 +90,14 @@ class Slot:
     domain: str = ""
 
     @property
+    def failures(self) -> Tuple[Slot, ...]:
+        """What nobody has looked at yet, the last first."""
+        earlier = () if self.before is None else self.before.failures
+        return (self, *earlier) if self.state == FAILED else earlier
+
+    @property
     def earlier_failure(self) -> Optional[Slot]:
-        """What nobody has looked at yet."""
-        if self.state == FAILED:
-            return self
-        return None if self.before is None else self.before.earlier_failure
+        return next(iter(self.failures), None)
 
     @property
     def without_its_run(self) -> Optional[Slot]:
@@ -406,8 +411,14 @@ def began_a_repair(slot: Slot) -> bool:
 def unmended(slot: Slot, policy: str) -> Optional[Slot]:
     """What has failed on a node that a policy cannot mend: what a repair has left sick no other change does, and what a
     change has left no repair."""
-    failure = slot.earlier_failure
-    return failure if failure is not None and repairs(failure.policy) != repairs(policy) else None
+    return next((failure for failure in slot.failures if repairs(failure.policy) != repairs(policy)), None)
+
+
+def failed_by(slot: Slot, policies: Collection[str]) -> Optional[Slot]:
+    """What has failed on a node by one of these policies. Another one that was begun since, and did not go well, has
+    not made up for it."""
+    return next((failure for failure in slot.failures
+                 if any(is_of_one_policy(failure.policy, each) for each in policies)), None)
 
 
 def is_no_repair(slot: Slot) -> bool:
@@ -469,7 +480,8 @@ def ended(
         before = slot or (Slot(node, run, now) if host is None else Slot(
             host.name, run, now, counts=host.in_service, policy=host.policy, kind=str(host.kind),
             domain=host.domain))
-        slots[node] = replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, before=None)
+        slots[node] = _remembering(
+            replace(before, run=run, state=FAILED, begun=True, confirmed=True, reason=reason, before=None), slot)
     elif opened is not None and outcome == DONE and _is_of(opened, slot, run):
         opened = replace(opened, done={**opened.done, node: now},
                          left={name: left for name, left in opened.left.items() if name != node},
@@ -493,6 +505,15 @@ def ended(
         told = {node: tuple(map(str, signs))} if signs and outcome == DONE else {}
         pool = replace(pool, signs={**others, **told})
     return record.but(pool_name, pool)
+
+
+def _remembering(slot: Slot, there: Optional[Slot]) -> Slot:
+    """A slot that failed, with what had failed before it by other policies, so that none of them is tried once more."""
+    kept = [failure for failure in (there.failures if there is not None else ())
+            if failure.policy and not is_of_one_policy(failure.policy, slot.policy)]
+    for failure in reversed(kept[:FAILURES]):
+        slot = replace(slot, before=replace(failure, before=slot.before))
+    return slot
 
 
 def _is_left(opened: OpenRollout, node: str, run: str) -> bool:
@@ -674,16 +695,11 @@ def _is_at_work(
 
 
 def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
-    """Without the places that a run has for a unit with which it has not begun. What another one had begun there before
-    is nobody's."""
-    given: Dict[str, Optional[Slot]] = {}
-    for host in (rollout.hosts[name] for name in unit.hosts):
-        if is_held(pool, host.node, run):
-            slot = pool.slots[host.node]
-            is_told = slot.before is not None and slot.before.state == WORKING
-            given[host.node] = replace(slot, run="", confirmed=True) if host.half_done and slot.begun and (
-                not is_told) else slot.before
-    return replace(pool, slots=_with(pool.slots, given))
+    """Without the places that a run has for a unit with which it has not begun: what counted there before does again.
+    """
+    nodes = {rollout.hosts[name].node for name in unit.hosts}
+    return replace(pool, slots=_with(pool.slots, {
+        node: pool.slots[node].before for node in nodes if is_held(pool, node, run)}))
 
 
 def _over(pool: Pool, asking: Asking) -> FrozenSet[str]:
@@ -751,9 +767,11 @@ def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> An
     node = rollout.hosts[asking.host].node
     held = [(name, pool.slots[rollout.hosts[name].node]) for name in unit.hosts
             if rollout.hosts[name].node in pool.slots]
-    slot = pool.slots.get(node)
-    if slot is not None and slot.state == FAILED:
-        return Answer(refusals=(failed_before(rollout.hosts[asking.host], slot.reason),), is_final=True)
+    host, slot = rollout.hosts[asking.host], pool.slots.get(node)
+    if slot is not None and not (slot.state == WORKING and _takes_part(pool, slot.run)):
+        failure = failed_by(slot, [host.policy]) or slot
+        if failure.state == FAILED:
+            return Answer(refusals=(failed_before(host, failure.reason),), is_final=True)
     working = [(name, each) for name, each in held if each.state == WORKING]
     if working:
         name, each = working[0]
@@ -856,13 +874,15 @@ def _present(
             in_progress.add(name)
             elsewhere.update([name] if slot.run != asking.run else ())
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
-        elif stands.state == WORKING:
+            continue
+        failure = failed_by(stands, policies)
+        if failure is not None:
+            failed[name] = failure.reason
+            canaries.update([name] if failure.proofs else ())
+        if stands.state == WORKING:
             half_done.add(name)
             repaired.update([name] if began_a_repair(stands) and asking.aim != REPAIR else ())
-        elif any(is_of_one_policy(stands.policy, each) for each in policies):
-            failed[name] = stands.reason
-            canaries.update([name] if stands.proofs else ())
-        else:
+        elif failure is None:
             otherwise[name] = stands.reason
     # What another run is changing may be out of reach for a while, as for a reboot
     unreachable = {name for name, host in rollout.of_run.items()

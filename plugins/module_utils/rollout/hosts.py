@@ -8,8 +8,8 @@ from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
-from .budget import FAILED, IsAlive, NodeState, Pool, Slot, is_no_repair, unmended
-from .change import asked_by, concerned_by, is_of_one_policy, repairs
+from .budget import FAILED, IsAlive, NodeState, Pool, Slot, failed_by, is_no_repair, unmended
+from .change import asked_by, concerned_by, repairs
 from .model import Host, Kind
 from .planner import interrupted
 from .policy import Policy
@@ -87,13 +87,16 @@ def aim_of(hosts: Iterable[Host]) -> str:
 def _failed(slot: Optional[Slot], policy: str, is_planned: bool) -> str:
     """What failed when this policy was tried. Where a plan asks nothing of it, nobody can tell that it was another; one
     that is refused says why itself. What a repair has left sick no other change mends, and what a change has left no
-    repair does: that counts for all of them, and still where another one has begun since and did not end."""
-    kept = None if slot is None else unmended(slot, policy)
-    stood = kept if kept is not None or slot is None else slot.without_its_run
-    if stood is None or stood.state != FAILED or not (
-            kept is not None or (is_of_one_policy(stood.policy, policy) if concerned_by(policy) else is_planned)):
+    repair does: that counts for all of them. All of it does still where another one has begun since and did not go
+    well."""
+    if slot is None:
         return ""
-    return stood.reason or "no reason was told"
+    failure = unmended(slot, policy)
+    if failure is None and concerned_by(policy):
+        failure = failed_by(slot, [policy])
+    elif failure is None and is_planned and slot.without_its_run is slot.earlier_failure:
+        failure = slot.earlier_failure
+    return "" if failure is None else failure.reason or "no reason was told"
 
 
 def _is_half_done(slot: Optional[Slot], state: Optional[NodeState], pool: Pool, is_alive: IsAlive) -> bool:

@@ -462,8 +462,8 @@ class TestSlots:
         assert room.pool.rollout is not None and room.pool.rollout.left["n-h1"].run == "a"
         assert [each.code for each in room.ask("h2").refusals] == ["rollout.unit_incomplete"]
 
-    @pytest.mark.parametrize("outcome, left", [(DONE, {}), (FAILED, {"q2": None})])
-    def test_but_what_comes_of_its_own_change_counts(self, outcome: str, left: Dict[str, None]) -> None:
+    @pytest.mark.parametrize("outcome, left", [(DONE, {}), (FAILED, {"q2": ["q2", "q1"]})])
+    def test_but_what_comes_of_its_own_change_counts(self, outcome: str, left: Dict[str, List[str]]) -> None:
         room = Room(rollout_of(*fleet(1)))
         room.ask("h1")
         room.end("h1", FAILED)
@@ -471,7 +471,39 @@ class TestSlots:
         room.rollout = rollout_of(*fleet(1, policy="q2"))
         assert room.begin("h1", "b").may_start
         room.end("h1", outcome, run="b")
-        assert {slot.policy: slot.before for slot in room.pool.slots.values()} == left
+        assert {slot.policy: [each.policy for each in slot.failures] for slot in room.pool.slots.values()} == left
+
+    def test_what_failed_by_several_policies_is_tried_by_none_of_them_again(self) -> None:
+        room = Room(rollout_of(*fleet(2), limit=9, max_failures=9))
+        tried = ["driver=%d" % number for number in range(6)]
+        for policy_tried in tried:
+            room.rollout = rollout_of(*fleet(2, policy=policy_tried), limit=9, max_failures=9)
+            assert room.begin("h1", policy_tried).may_start
+            room.end("h1", FAILED, policy_tried, reason=policy_tried)
+            room.close(policy_tried)
+        failures = room.pool.slots["n-h1"].failures
+        assert [each.policy for each in failures] == tried[:1:-1] == [each.reason for each in failures]
+        room.rollout = rollout_of(*fleet(2, policy="driver=3"), limit=9, max_failures=0)
+        assert [each.code for each in room.ask("h2", "z").refusals] == ["rollout.too_many_failures"]
+        assert not room.ask("h1", "z").may_start
+
+    @pytest.mark.parametrize("begins", [False, True], ids=["it was killed before it began", "in the middle"])
+    def test_a_cure_that_was_killed_makes_up_for_no_failure(self, begins: bool) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind"))
+        (canary,) = room.rollout.units[0].hosts
+        room.begin(canary)
+        room.end(canary, FAILED, reason="no container has a GPU")
+        room.close()
+        room.rollout = rollout_of(host(canary, policy="q2"))
+        assert room.begin(canary, "b").may_start
+        if begins:
+            room.nodes["n-" + canary] = replace(room.nodes["n-" + canary], ours=True)
+        room.dead = {"b"}
+        room.rollout = rollout_of(*fleet(3), canaries="every_kind")
+        for name in room.rollout.hosts:
+            assert not room.ask(name, "c").may_start
+            assert {"rollout.canary_failed", "rollout.failed_before"}.intersection(
+                each.code for each in room.ask(name, "c").refusals)
 
     def test_a_failed_canary_stops_every_run(self) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))
@@ -664,11 +696,21 @@ class TestBeforeItBegins:
         room = Room(rollout_of(*fleet(2), **WEDNESDAYS))
         room.begin("h1")
         room.close()
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True, kept=True)
         room.rollout = rollout_of(host("h1", half_done=True), host("h2"), **WEDNESDAYS)
         assert room.begin("h1", "b").may_start
         room.now = NOW.replace(hour=19)
         assert room.ask("h1", "b").waiting is not None
         assert {name: (slot.run, slot.begun) for name, slot in room.pool.slots.items()} == {"n-h1": ("", True)}
+
+    def test_where_it_had_not_taken_the_node_nobody_waits_for_that(self) -> None:
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.close()
+        room.rollout = rollout_of(host("h1", half_done=True), host("h2"))
+        assert room.begin("h1", "b").may_start
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], cordoned_by="somebody else")
+        assert room.ask("h1", "b").waiting is not None and room.pool.slots == {}
 
 
 class TestReserve:
@@ -1472,7 +1514,7 @@ class TestHosts:
     def test_what_a_run_has_only_reserved_is_as_it_was_before(self) -> None:
         before = Slot("h", "a", NOW, FAILED, policy="q1", reason="Xid")
         assert self.of(Slot("h", "b", NOW, begun=False, policy="q2", before=before)).failed == "Xid"
-        assert not self.of(Slot("h", "b", NOW, policy="q2", before=before)).failed
+        assert self.of(Slot("h", "b", NOW, policy="q2", before=before)).failed == "Xid"
 
     def test_jobs_that_share_a_node_restart_together(self) -> None:
         assert job_groups({"a": ["n1", "n2"], "b": ["n3", "n2"], "c": ["n4"], "d": ["n5", "n5", "n6"]}) == {
