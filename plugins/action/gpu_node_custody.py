@@ -2,12 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional, Sequence
 
-from ..module_utils.cluster.budget import prove_place
+from ..module_utils.cluster.budget import prove_place, prove_unchanged
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody.custody import (
@@ -75,7 +77,9 @@ class ActionModule(ClusterAction):
         "place": {"type": "dict", "options": {
             "pool": {"type": "str", "default": DEFAULT_POOL},
             "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
+            "since": {"type": "str", "default": ""},
         }},
+        "known": {"type": "list", "elements": "dict", "default": []},
         **drains.ARGUMENTS,
     }
 
@@ -116,7 +120,8 @@ class ActionModule(ClusterAction):
         self._leases = {}
         result = for_hosts(
             variables, hosts, ROLE, names,
-            lambda host: {**variables.of_role(host, ROLE, {ROLE: source}, names).options(ROLE), **given},
+            lambda host: {**variables.of_role(host, ROLE, {ROLE: source}, names).options(ROLE), **given,
+                          **_place_of(task["known"], host)},
             NODE_NAME, lambda options, node: self.ask({**options, "name": node}, clients))
         result["diff"] = [{"before_header": host, "after_header": host, **each.pop("diff")}
                           for host, each in result["of_hosts"].items() if "diff" in each]
@@ -155,6 +160,10 @@ class ActionModule(ClusterAction):
             tainted=False if options["startup_taint"] and options["state"] == RETURNED else None)
         act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
                         options["offer_timeout"], options["was_taken"])
+        place = options["place"]
+        if place is not None and place["since"]:
+            act = replace(act, unchanged=functools.partial(
+                prove_unchanged, cluster, place["namespace"], name, run.identity, _instant(place["since"])))
         if options["state"] == ADMITTED:
             return custody.admit(name, act, check_mode)
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
@@ -194,6 +203,23 @@ def _drains_of(variables: PlayVariables, hosts: Sequence[str]) -> Dict[str, drai
         node = str(variables.value(host, NODE_NAME, defaults(ROLE)) or host)
         found[node] = drains.policy_of(said)
     return found
+
+
+def _place_of(known: Sequence[Mapping[str, Any]], host: str) -> Dict[str, Any]:
+    """Where what is known of a host may have been overtaken."""
+    found = next((each for each in known if each.get("since") and host in each.get("hosts", ())), None)
+    return {} if found is None else {"place": {name: found[name] for name in ("namespace", "since")}}
+
+
+def _instant(text: str) -> datetime:
+    """Raises GpuOpsError for one that is none, or has no zone."""
+    with contextlib.suppress(ValueError):
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return found
+    raise GpuOpsError(
+        "cluster.custody_instant_malformed", found="`since` of `place` is %r" % text,
+        wanted="an instant with its zone, as 2026-07-01T12:00:00+00:00", remedy="correct `place`", option="place")
 
 
 def _counts(given: Mapping[str, Any]) -> Dict[str, int]:

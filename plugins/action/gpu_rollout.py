@@ -78,6 +78,7 @@ class ActionModule(ClusterAction):
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
         "dead_runs": {"type": "list", "elements": "str", "default": []},
+        "age": {"type": "int"},
         "pool": {"type": "str", "default": records.DEFAULT_POOL},
         "namespace": {"type": "str", "default": NAMESPACE},
         "lease_namespace": {"type": "str", "default": NAMESPACE},
@@ -207,7 +208,8 @@ class ActionModule(ClusterAction):
                     # Of none of them anybody knows whether it may be opened
                     found["of_hosts"] = {host: {"place": "unknown", "unit": "", "why": found["msg"]}
                                          for host in cluster.hosts}
-                told.append({"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found})
+                told.append({"name": str(cluster), "hosts": list(cluster.hosts), "failed": False, "changed": False,
+                             "nodes": [], **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told,
                 "warnings": ["Nodes of %s stay as they are: %s" % (each["name"], each["msg"])
                              for each in told if each["failed"]],
@@ -477,8 +479,11 @@ class ActionModule(ClusterAction):
         record = budget.read()
         slots = record.pool(name).slots
         held = {node: slots[node] for node in self._hosts if node in slots}
+        known = {} if options["age"] is None else {
+            "namespace": options["namespace"],
+            "since": (budget.now() - timedelta(seconds=options["age"])).isoformat()}
         if not held:
-            return {"changed": False, "nodes": [], "of_hosts": {}}
+            return {"changed": False, "nodes": [], "of_hosts": {}, **known}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
         over = {node: slot for node, slot in held.items() if slot.run not in at_work}
         settled = records.settled(record, name, over)
@@ -490,7 +495,7 @@ class ActionModule(ClusterAction):
             for node, slot in stays.items() if slot is not None and slot.state == records.FAILED}
         return {"changed": settled != record,
                 "nodes": sorted(node for node, slot in held.items() if stays[node] != slot),
-                "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}}
+                "of_hosts": {host: _refused(refusal) for host, refusal in refused.items()}, **known}
 
     def _without_cluster(self, options: Mapping[str, Any], planned: Mapping[str, Any]) -> Dict[str, Any]:
         """A host of no cluster has no Node and no record: it is done in its order, so many at once as the play has,

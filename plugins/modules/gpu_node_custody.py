@@ -177,6 +177,8 @@ options:
       - The budget in which this run has a place for the node, such as RV(gpuops.nvidia.gpu_rollout#module:place).
         V(taken) asks there before the cordon and after it whether the run has it still, as one that waited for the
         node for longer than O(lease_seconds) may have lost it, and puts the node back otherwise.
+      - V(returned) asks there, with O(place.since), before it opens a node that another run had, once that has let it
+        go or is no more.
     type: dict
     suboptions:
       pool:
@@ -187,6 +189,19 @@ options:
         description: Where the record is that all controllers share.
         type: str
         default: gpuops
+      since:
+        description:
+          - When that was read by which the node is to be opened, by the clock of the API server. It is not opened where
+            a run has failed with it, in any pool of the record, or has begun with it since and not ended it.
+        type: str
+        default: ""
+  known:
+    description:
+      - For V(returned) with O(hosts), their O(place), as RV(gpuops.nvidia.gpu_rollout#module:clusters) of V(settled)
+        has it where it was told its O(gpuops.nvidia.gpu_rollout#module:age).
+    type: list
+    elements: dict
+    default: []
 seealso:
   - module: gpuops.nvidia.gpu_node
   - module: gpuops.nvidia.gpu_pod_eviction

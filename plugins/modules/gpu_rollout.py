@@ -110,6 +110,11 @@ options:
     type: list
     elements: str
     default: []
+  age:
+    description:
+      - For V(settled), how many seconds ago that was read by which these hosts need nothing. C(known) of
+        M(gpuops.nvidia.gpu_node_custody) takes RV(clusters) then.
+    type: int
   signs:
     description:
       - What checks of yours have found of hosts, changed or not, by their names; of each a list of words that are the
@@ -294,6 +299,9 @@ clusters:
       returned: with O(state=planned)
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
     changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
+    told: {description: What a person is to know of it., type: str, returned: with O(state=closed) where it failed}
+    namespace: {description: Where its record is., type: str, returned: with O(state=settled) and O(age)}
+    since: {description: When that was read which is O(age) old., type: str, returned: with O(state=settled) and O(age)}
     nodes:
       description: Nodes whose places were given back.
       type: list
@@ -339,7 +347,8 @@ of_hosts:
   description:
     - Of each host its C(place) (C(beside), C(refused), C(half_done), C(canary) or C(in_order)), its C(unit) and
       C(why); and C(kept), true, where its node is out of service for checks that have failed, and has no place.
-    - With O(state=settled) of those that are refused, as their change has failed before and nobody has looked at it.
+    - With O(state=settled) of those whose C(place) is C(refused), as their change has failed before and nobody has
+      looked at it, or C(unknown), as the record of their cluster could not be read.
   returned: with O(state=planned) and O(state=settled)
   type: dict
   sample: {"gpu-1": {"place": "canary", "unit": "host gpu-1", "why": "canary of 8 x 10de:2330"}}

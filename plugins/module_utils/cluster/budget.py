@@ -33,6 +33,7 @@ from typing import (
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
 from ..rollout.budget import (
+    FAILED,
     Answer,
     Asking,
     IsAlive,
@@ -51,6 +52,7 @@ from ..rollout.budget import (
 )
 from ..rollout.hosts import job_groups
 from ..rollout.model import Cause, Rollout, Waiting
+from ..rollout.windows import instant_text
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
 from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
@@ -463,6 +465,28 @@ def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) 
         wanted="the place with which it began, kept by a run that is not silent for longer than its Lease counts",
         remedy="run again: it asks for a place anew; with a `lease_seconds` that is longer than the longest task",
         option="lease_seconds")
+
+
+def prove_unchanged(client: Client, namespace: str, node: str, run: str, since: datetime) -> None:
+    """Raises GpuOpsError where another run has failed with a node, or began with it after an instant, in any pool: of
+    its host is known then what was so before.
+
+    Who has the Lease of the node asks. What is there of earlier is of a run that is no more, and was seen with its host.
+    """
+    record, _version = _read(client, _path_of(namespace))
+    for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
+        if slot.state == FAILED:
+            what = "has failed with node %s in pool %s (%s)" % (node, pool, slot.reason)
+        elif slot.run != run and slot.since > since:
+            what = "began with node %s in pool %s at %s, after its host was looked at, and has not ended it" % (
+                node, pool, instant_text(slot.since))
+        else:
+            continue
+        raise GpuOpsError(
+            "cluster.node_changed_since",
+            found="run %s %s" % (slot.run or "of nobody", what),
+            wanted="a node that is opened by what its host is now",
+            remedy="run again, which looks at the host anew; what failed is seen to, and freed, first")
 
 
 def _path_of(namespace: str) -> str:

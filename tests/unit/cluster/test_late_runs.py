@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget impor
     Budget,
     NodeReading,
     prove_place,
+    prove_unchanged,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
@@ -394,6 +395,41 @@ def test_a_run_that_lost_its_place_while_it_waited_for_the_node_does_not_touch_i
     with pytest.raises(GpuOpsError, match="cluster.rollout_place_lost"):
         way.take("n1")
     assert out_of_service(store) == ["n2"] and ("PATCH", NODES + "/n1") not in store.writes
+
+
+@pytest.mark.parametrize("ends, pool, is_opened", [
+    ("failed", POOL, False), ("killed", POOL, False), ("done", POOL, True), ("failed", "other", False),
+    ("killed before", POOL, True)])
+def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended(
+    ends: str, pool: str, is_opened: bool
+) -> None:
+    """Its host needed nothing when the run looked that waits for it now."""
+    store, time = store_of(), Time()
+    way, since = Way(store, "m", time), NOW + timedelta(seconds=-9 if ends == "killed before" else -1)
+    way.budget = Budget(way.client, "gpuops", pool, NodeReading(), lambda run: True, clock=time.clock, sleep=time.sleep)
+    looked = NOW if ends == "killed before" else since - timedelta(seconds=9)
+    rollout = rollout_of(hosts("n1", "n2"))
+    assert way.budget.ask(asking("n1", way.run.identity, now=since), rollout).may_start
+    taking = replace(TAKING, place=partial(prove_place, way.client, "gpuops", pool, "n1", way.run.identity))
+    way.custody().take("n1", taking)
+
+    def over() -> None:
+        way.give_back("n1", *(["a part is to go"] if ends == "failed" else []))
+        way.budget.change(lambda record: ended(
+            record, pool, "n1", way.run.identity, FAILED if ends == "failed" else DONE, "a part is to go", NOW))
+
+    time.meanwhile = [lambda: None] * 9 + ([] if "killed" in ends else [over])
+    site = Way(store, "s", time)
+    act = Returning(NodePolicy(labels=ADMITTING), unchanged=partial(
+        prove_unchanged, site.client, "gpuops", "n1", site.run.identity, looked))
+    if is_opened:
+        assert site.custody().give_back("n1", act)["custody"] == "returned"
+    else:
+        with pytest.raises(GpuOpsError, match="cluster.node_changed_since") as refused:
+            site.custody().give_back("n1", act)
+        assert "run m@c" in str(refused.value) and "in pool %s" % pool in str(refused.value)
+        assert Way(store, "next", Time()).custody().take("n1", TAKING)["custody"] == "taken"
+    assert out_of_service(store) == ([] if is_opened else ["n1"])
 
 
 def bring(client: Client, run: str, dead: Collection[str], did: List[str]) -> None:

@@ -216,6 +216,27 @@ def test_one_that_it_fails_with_before_any_host_begins_is_not_opened_either(in_w
     assert "[rollout.failed_before]" in done.stdout and "a part is to be taken out" in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize("slot, why", [
+    ('"failed"', "has failed with node gpu-1 in pool gpus (a part is to be taken out)"),
+    ('"working"', "began with node gpu-1 in pool gpus at ")])
+def test_nor_is_one_that_another_run_has_come_to_once_that_was_seen(in_words: Hosts, slot: str, why: str) -> None:
+    """It has let the node go, or was killed, and this run has its Lease."""
+    site = Site(in_words, names(2))
+    meanwhile = FAILED_MEANWHILE
+    for old, new in (
+            ('        if self._task.args.get("state") == "start":',
+             '        told = super().answer(task_vars)\n'
+             '        if self._task.args.get("state") == "settled" and self._task.check_mode:'),
+            ("return super().answer(task_vars)", "return told"), ("FAILED, policy", slot + ", policy"),
+            ("datetime(2026, 7, 1, tzinfo=timezone.utc)", "datetime.now(timezone.utc)")):
+        meanwhile = meanwhile.replace(old, new)
+    in_words.around("gpu_rollout", meanwhile)
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": NOTHING}})
+    told = " ".join(done.stdout.split())
+    assert site.cordoned() == ["gpu-1"] and list(site.held()) == ["gpu-1"], done.stdout
+    assert "run r@other " + why in told and "[cluster.node_changed_since]" in told, done.stdout
+
+
 def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts) -> None:
     """Another release on a second controller has written what this one does not know."""
     newer = """
