@@ -117,10 +117,11 @@ def of_machine(machine: Optional[Mapping[str, Any]]) -> List[Mark]:
 
 def of_medik8s(lease: Optional[Mapping[str, Any]], now: float) -> List[Mark]:
     """The Lease by which medik8s' operators have a node. They compare its times with the wall clock, and take one that
-    was renewed in the future for free. now: seconds since the epoch."""
+    was renewed in the future for free; it is held here, as one of two clocks is wrong then. now: seconds since the
+    epoch."""
     spec = (lease or {}).get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), _seconds(spec.get("renewTime"))
-    if not holder or renewed is None or not renewed <= now <= renewed + (spec.get("leaseDurationSeconds") or 0):
+    if not holder or renewed is None or now > renewed + (spec.get("leaseDurationSeconds") or 0):
         return []
     return [Mark("%s, by medik8s" % holder, "Lease %s/%s" % (
         MEDIK8S_NAMESPACE, ((lease or {}).get("metadata") or {}).get("name")))]

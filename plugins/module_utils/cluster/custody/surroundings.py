@@ -6,7 +6,6 @@ None of it has to be there, and who may not read it is not kept from working: ot
 """
 from __future__ import annotations
 
-import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ..client import ApiError, Client
@@ -26,7 +25,7 @@ _MACHINE_VERSIONS = ("v1beta2", "v1beta1")
 Object = Dict[str, Any]
 
 
-def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float] = time.time) -> List[marks.Mark]:
+def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float]) -> List[marks.Mark]:
     """All that others have written about a node, wherever they have. now: seconds since the epoch."""
     name = str(node["metadata"]["name"])
     lease = _readable(lambda: cluster.find("/apis/%s/v1/namespaces/%s/leases/node-%s" % (

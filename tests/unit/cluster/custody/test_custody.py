@@ -6,7 +6,10 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import time
 from dataclasses import replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Dict, Sequence, Tuple
 
 import pytest
@@ -43,7 +46,10 @@ from object_store import Store
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import still_to_take
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import (
+    Custody,
+    still_to_take,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
@@ -501,6 +507,25 @@ class TestOthersAtWorkOnTheDouble:
         error = refused("cluster.node_of_others", bed.take, "a", wait=20.0)
         assert "node-healthcheck, by medik8s (Lease medik8s-leases/node-gpu-1)" in error.found
         assert bed.take("a", wait=60.0)["custody"] == "taken"
+
+    @pytest.mark.parametrize("minutes", [-60, 0, 60])
+    def test_the_times_of_others_are_the_clusters_whatever_the_clock_of_a_controller_shows(
+        self, bed: Bed, store: Store, monkeypatch: pytest.MonkeyPatch, minutes: int
+    ) -> None:
+        theirs = time.time() + minutes * 60
+        monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: formatdate(theirs, usegmt=True))
+        custody = Custody(bed.client, Run("a", "c"), NAMESPACE, 60, 0, bed.told.append, bed.time.clock, bed.time.sleep)
+        store.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {
+            "name": "node-" + NODE, "namespace": "medik8s-leases"}, "spec": {
+                "holderIdentity": "node-healthcheck", "leaseDurationSeconds": 600, "renewTime": leases.timestamp(theirs)}})
+        error = refused("cluster.node_of_others", custody.take, NODE, taking())
+        assert "node-healthcheck" in error.found
+        store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+            "name": "kured", "namespace": "kube-system", "annotations": {"weave.works/kured-node-lock": json.dumps(
+                {"nodeID": NODE, "created": leases.timestamp(theirs - 100), "TTL": 600 * 10 ** 9})}}, "spec": {}})
+        del store.objects["/apis/coordination.k8s.io/v1/namespaces/medik8s-leases/leases/node-" + NODE]
+        error = refused("cluster.node_of_others", custody.take, NODE, taking())
+        assert "DaemonSet kube-system/kured" in error.found
 
     @pytest.mark.parametrize("dying", [{"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["machine"]}, {
         "annotations": {"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""}}])

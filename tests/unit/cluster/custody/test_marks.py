@@ -121,8 +121,8 @@ def test_a_machine_that_stays_is_nobodys() -> None:
 
 @pytest.mark.parametrize("renewed, is_held", [
     ("2027-01-15T08:00:00.000000Z", True), ("2027-01-15T07:59:01Z", True), ("2027-01-15T07:58:59Z", False),
-    ("2027-01-15T08:00:01.000000Z", False), ("nonsense", False), (None, False)])
-def test_medik8s_counts_by_the_wall_clock(renewed: Optional[str], is_held: bool) -> None:
+    ("2027-01-15T08:00:01.000000Z", True), ("2027-01-15T09:00:00Z", True), ("nonsense", False), (None, False)])
+def test_medik8s_counts_by_the_wall_clock_and_never_for_less(renewed: Optional[str], is_held: bool) -> None:
     lease = {"metadata": {"name": "node-gpu-1"}, "spec": {
         "holderIdentity": "self-node-remediation", "leaseDurationSeconds": 60, "renewTime": renewed}}
     assert bool(marks.of_medik8s(lease, NOW)) is is_held
