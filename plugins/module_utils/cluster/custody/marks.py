@@ -13,13 +13,18 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
 
+from ...core.errors import GpuOpsError
 from ...core.times import epoch
+from ..labels import our_labels
 
 # NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go: of the GPU Operator's drivers and of the Network Operator's
 _UPGRADE_STATE = re.compile(r"(nvidia\.com/[a-z0-9-]+-driver-upgrade)-state")
 _UPGRADED = ("", "upgrade-done")
 # In this state a node stays that has the other label, and nothing is done to it (there too, SkipNodeUpgrade)
 _UPGRADE_AHEAD, _UPGRADE_SKIPPED = "upgrade-required", "%s.skip"
+# NVIDIA/mig-parted, deployments/container/reconfigure-mig.sh: while it divides GPUs, and has stopped who uses them
+_MIG_STATE = "nvidia.com/mig.config.state"
+_DIVIDING = ("pending", "rebooting")
 # kubereboot/kured, cmd/kured/main.go and pkg/daemonsetlock
 _KURED_REBOOTS = "weave.works/kured-reboot-in-progress"
 _KURED_LOCK = "weave.works/kured-node-lock"
@@ -70,6 +75,8 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     if metadata.get("deletionTimestamp"):
         found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
     found += _of_upgrades(labels)
+    if labels.get(_MIG_STATE) in _DIVIDING and not _is_ours(node, _MIG_STATE):
+        found.append(Mark("NVIDIA's MIG manager", "label %s=%s" % (_MIG_STATE, labels[_MIG_STATE])))
     if _KURED_REBOOTS in annotations:
         found.append(Mark("kured, which reboots the node", "annotation %s=%s" % (
             _KURED_REBOOTS, annotations[_KURED_REBOOTS])))
@@ -134,6 +141,14 @@ def _of_upgrades(labels: Mapping[str, str]) -> Iterator[Mark]:
             continue
         if state != _UPGRADE_AHEAD or labels.get(_UPGRADE_SKIPPED % upgrade.group(1)) != "true":
             yield Mark("NVIDIA's upgrade controller", "label %s=%s" % (key, state))
+
+
+def _is_ours(node: Mapping[str, Any], label: str) -> bool:
+    """Whether a label says what we have written. Where nobody can read what that was, it is of others."""
+    try:
+        return our_labels(node).get(label) == node["metadata"]["labels"][label]
+    except GpuOpsError:
+        return False
 
 
 def _of_flatcar(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[Mark]:

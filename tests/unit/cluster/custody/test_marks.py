@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases, marks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import MANAGER, Run, run_called
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import OUR_LABELS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 SKIP = "nvidia.com/gpu-driver-upgrade.skip"
+MIG_STATE = "nvidia.com/mig.config.state"
 MCO = "machineconfiguration.openshift.io/"
 FLUO = "flatcar-linux-update.v1.flatcar-linux.net/"
 KURED = "weave.works/kured-node-lock"
@@ -36,6 +38,9 @@ def who(**given_node: Any) -> List[str]:
     ({UPGRADE: "drain-required", SKIP: "true"}, {}, "", "NVIDIA"),
     ({UPGRADE: "upgrade-required", SKIP: "false"}, {}, "", "NVIDIA"),
     ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", SKIP: "true"}, {}, "", "NVIDIA"),
+    ({MIG_STATE: "pending"}, {}, "", "NVIDIA's MIG manager"),
+    ({MIG_STATE: "rebooting"}, {OUR_LABELS: json.dumps({MIG_STATE: "pending"})}, "", "NVIDIA's MIG manager"),
+    ({MIG_STATE: "pending"}, {OUR_LABELS: "no JSON"}, "", "NVIDIA's MIG manager"),
     ({}, {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}, "", "kured"),
     ({}, {FLUO + "reboot-in-progress": "true"}, "", "Flatcar"),
     ({}, {FLUO + "reboot-ok": "true"}, "", "Flatcar"),
@@ -65,6 +70,8 @@ def test_who_is_at_work_is_named(
     ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", "nvidia.com/ofed-driver-upgrade.skip": "true"}, {},
      ""),
     ({}, {"nvidia.com/gpu-driver-upgrade-enabled": "true"}, ""),
+    ({MIG_STATE: "success"}, {}, ""), ({MIG_STATE: "failed"}, {}, ""),
+    ({MIG_STATE: "pending"}, {OUR_LABELS: json.dumps({MIG_STATE: "pending"})}, ""),
     ({}, {FLUO + "reboot-needed": "true", FLUO + "reboot-in-progress": "false"}, ""),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "a",
           MCO + "desiredDrain": "uncordon-a"}, ""),
