@@ -474,7 +474,8 @@ class Custody:
                 found="node %s is in the hands of %s; waited for %d s" % (name, ", ".join(map(str, found)), waited),
                 wanted="a node that nobody else is changing",
                 remedy="let them finish, or give them more time (`wait_timeout`). What a manager has left that is gone "
-                "is taken away by kubectl", option="wait_timeout")
+                "is taken away by kubectl%s" % "".join(": " + mark.left for mark in found if mark.left),
+                option="wait_timeout")
 
     def _refuse_uncordoned(self, node: Object, had_claimed: bool = False) -> None:
         if says.was_uncordoned(node, self._run, had_claimed):

@@ -51,6 +51,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.cust
     still_to_take,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.surroundings import MarksInLists
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -486,6 +487,42 @@ class TestOthersAtWorkOnTheDouble:
         assert "DaemonSet kube-system/kured" in error.found and drain.asked == [True]
         assert bed.end() == before
 
+    def test_one_that_kured_wants_to_reboot_and_has_no_lock_for_is_nobodys(self, bed: Bed, store: Store) -> None:
+        wants = {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}
+        bed.write("kured", annotations=wants)
+        error = refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        assert "kured, which wants to reboot the node" in error.found
+        assert "kubectl annotate node gpu-1 weave.works/kured-reboot-in-progress-" in error.remedy
+        seen = MarksInLists(bed.client, bed.time.clock)
+        assert [mark.who for mark in seen.of(bed.node())] == ["kured, which wants to reboot the node"]
+        store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+            "name": "kured", "namespace": "kube-system", "annotations": {}}, "spec": {"template": {"spec": {
+                "containers": [{"name": "kured", "command": ["/usr/bin/kured", "--annotate-nodes"]}]}}}})
+        bed.time.now += 60
+        assert seen.of(bed.node()) == []
+        bed.take("a")
+        # The reboot of our change leaves it there for good
+        bed.give_back("a", was_taken=True)
+        assert bed.is_open()
+        there = store.get("DaemonSet", "kube-system", "kured")
+        assert there
+        there["metadata"]["annotations"]["weave.works/kured-node-lock"] = json.dumps({"nodeID": NODE})
+        refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        bed.time.now += 60
+        assert [mark.who for mark in seen.of(bed.node())] == ["kured, which has its lock for the node"]
+
+    def test_the_daemon_sets_are_listed_once_for_many_nodes_and_for_none_that_kured_does_not_want(
+        self, bed: Bed, store: Store, api: Api
+    ) -> None:
+        seen, there = MarksInLists(bed.client, bed.time.clock), bed.node()
+        api.state.requests.clear()
+        assert seen.of(there) == [] and api.state.requests == []
+        bed.write("kured", annotations={"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"})
+        there = bed.node()
+        for _node in range(20):
+            seen.of(there)
+        assert api.count("GET", "/apis/apps/v1/daemonsets") == 1
+
     @pytest.mark.parametrize("group, namespace, who", [
         ("maintenance.nvidia.com/v1alpha1", {"namespace": "default"}, "NVIDIA's maintenance operator"),
         ("nodemaintenance.medik8s.io/v1beta1", {}, "medik8s' node maintenance operator")])
@@ -517,7 +554,8 @@ class TestOthersAtWorkOnTheDouble:
         custody = Custody(bed.client, Run("a", "c"), NAMESPACE, 60, 0, bed.told.append, bed.time.clock, bed.time.sleep)
         store.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {
             "name": "node-" + NODE, "namespace": "medik8s-leases"}, "spec": {
-                "holderIdentity": "node-healthcheck", "leaseDurationSeconds": 600, "renewTime": leases.timestamp(theirs)}})
+                "holderIdentity": "node-healthcheck", "leaseDurationSeconds": 600,
+                "renewTime": leases.timestamp(theirs)}})
         error = refused("cluster.node_of_others", custody.take, NODE, taking())
         assert "node-healthcheck" in error.found
         store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 from cluster_objects import node
@@ -22,6 +22,7 @@ MIG_STATE = "nvidia.com/mig.config.state"
 MCO = "machineconfiguration.openshift.io/"
 FLUO = "flatcar-linux-update.v1.flatcar-linux.net/"
 KURED = "weave.works/kured-node-lock"
+REBOOTS = "weave.works/kured-reboot-in-progress"
 IN_PLACE = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 # 2027-01-15T08:00:00Z
 NOW = 1800000000.0
@@ -41,7 +42,6 @@ def who(**given_node: Any) -> List[str]:
     ({MIG_STATE: "pending"}, {}, "", "NVIDIA's MIG manager"),
     ({MIG_STATE: "rebooting"}, {OUR_LABELS: json.dumps({MIG_STATE: "pending"})}, "", "NVIDIA's MIG manager"),
     ({MIG_STATE: "pending"}, {OUR_LABELS: "no JSON"}, "", "NVIDIA's MIG manager"),
-    ({}, {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}, "", "kured"),
     ({}, {FLUO + "reboot-in-progress": "true"}, "", "Flatcar"),
     ({}, {FLUO + "reboot-ok": "true"}, "", "Flatcar"),
     ({FLUO + "before-reboot": "true"}, {}, "", "Flatcar"),
@@ -95,7 +95,7 @@ def test_a_node_that_is_being_deleted_is_nobodys() -> None:
 def test_kureds_lock_is_read_in_both_of_its_forms(lock: Any, is_locked: bool) -> None:
     written = lock if isinstance(lock, str) else json.dumps(lock)
     item = {"metadata": {"name": "kured", "namespace": "kube-system", "annotations": {KURED: written}}}
-    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], "gpu-1", NOW)) is is_locked
+    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], node("gpu-1"), NOW)) is is_locked
 
 
 @pytest.mark.parametrize("created, seconds, is_locked", [
@@ -110,7 +110,39 @@ def test_a_lock_of_kureds_counts_as_long_as_kured_has_it(
     lock = {"nodeID": "gpu-1", "created": created, "TTL": seconds and seconds * 10 ** 9}
     for written in (lock, {"maxOwners": 2, "locks": [{"nodeID": "gpu-2"}, lock]}):
         item = {"metadata": {"name": "kured", "annotations": {KURED: json.dumps(written)}}}
-        assert bool(marks.of_kured([item], "gpu-1", NOW)) is is_locked
+        assert bool(marks.of_kured([item], node("gpu-1"), NOW)) is is_locked
+
+
+def kured(lock: Optional[str] = None, command: Sequence[str] = ("/usr/bin/kured",), **container: Any) -> Dict[str, Any]:
+    """Its DaemonSet. lock: the node that has it, if one has."""
+    annotations = {} if lock is None else {KURED: json.dumps({"nodeID": lock})}
+    return {"metadata": {"name": "kured", "namespace": "kube-system", "annotations": annotations}, "spec": {
+        "template": {"spec": {"containers": [{"name": "kured", "command": list(command), **container}]}}}}
+
+
+ELSEWHERE = "--lock-annotation=example.com/lock"
+
+
+@pytest.mark.parametrize("daemon_sets, words", [
+    ([kured("gpu-1")], "has its lock"), ([kured("gpu-2")], ""), ([kured()], ""),
+    ([kured(args=["--lock-annotation=" + KURED])], ""),
+    ([{"metadata": {"name": "reboots", "annotations": {KURED: json.dumps({"nodeID": "gpu-2"})}}}], ""),
+    ([], "wants to reboot"), ([kured(command=["/bin/other"])], "wants to reboot"),
+    ([kured(command=[])], "wants to reboot"),
+    ([kured(args=[ELSEWHERE])], "wants to reboot"), ([kured("gpu-2", args=[ELSEWHERE])], "wants to reboot"),
+    ([kured(command=["/usr/bin/kured", "--lock-annotation", "x"])], "wants to reboot"),
+    ([kured(env=[{"name": "KURED_LOCK_ANNOTATION", "value": "x"}])], "wants to reboot"),
+    ([kured(), kured(args=[ELSEWHERE])], "wants to reboot"),
+])
+def test_that_kured_wants_to_reboot_a_node_is_a_mark_only_where_no_lock_tells_whether_it_may(
+    daemon_sets: List[Dict[str, Any]], words: str
+) -> None:
+    """It says so before it asks whether it may, and where others have rebooted the host it never takes that back."""
+    there = node("gpu-1", annotations={REBOOTS: "2026-01-01T00:00:00Z"})
+    found = marks.of_kured(daemon_sets, there, NOW)
+    assert len(found) == bool(words) and all(words in mark.who for mark in found)
+    assert ["kubectl annotate node gpu-1 %s-" % REBOOTS in mark.left for mark in found] == (
+        [words == "wants to reboot"] if words else [])
 
 
 @pytest.mark.parametrize("metadata, evidence", [
