@@ -35,7 +35,8 @@ _KURED_LOCK_OPTION, _KURED_LOCK_VARIABLE = "--lock-annotation", "KURED_LOCK_ANNO
 _FLUO = ("flatcar-linux-update.v1.flatcar-linux.net/", "container-linux-update.v1.coreos.com/")
 _FLUO_ANNOTATIONS = ("reboot-in-progress", "reboot-ok")
 _FLUO_LABELS = ("before-reboot", "after-reboot")
-# openshift/machine-config-operator, pkg/daemon/constants
+# openshift/machine-config-operator, pkg/daemon/constants, and pkg/controller/common/layered_node_state.go for images,
+# of which a node that is not layered has none
 _MCO = "machineconfiguration.openshift.io/"
 _FENCED = "medik8s' fence agents remediation, which switches the node's power"
 # kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
@@ -208,11 +209,12 @@ def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
         return annotations.get(_MCO + name, "")
 
     who = "OpenShift's machine config operator"
+    behind = [what for what in ("Config", "Image") if of("desired" + what) != of("current" + what)]
     if of("state") not in ("", "Done"):
         yield Mark(who, "annotation %sstate=%s" % (_MCO, of("state")))
-    elif of("desiredConfig") != of("currentConfig"):
-        yield Mark(who, "annotation %sdesiredConfig=%s, and the node has %s" % (
-            _MCO, of("desiredConfig"), of("currentConfig")))
+    elif behind:
+        yield Mark(who, "annotation %sdesired%s=%s, and the node has %s" % (
+            _MCO, behind[0], of("desired" + behind[0]) or "none", of("current" + behind[0]) or "none"))
     elif of("desiredDrain").startswith("drain-"):
         yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
 

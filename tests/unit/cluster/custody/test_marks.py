@@ -49,6 +49,8 @@ def who(**given_node: Any) -> List[str]:
     ({}, {MCO + "state": "Working"}, "", "OpenShift"),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "b"}, "", "OpenShift"),
     ({}, {MCO + "state": "Done", MCO + "desiredDrain": "drain-a"}, "", "OpenShift"),
+    ({}, {MCO + "state": "Done", MCO + "currentImage": "a", MCO + "desiredImage": "b"}, "", "OpenShift"),
+    ({}, {MCO + "desiredImage": "b"}, "", "OpenShift"), ({}, {MCO + "currentImage": "a"}, "", "OpenShift"),
     ({}, {}, "ToBeDeletedByClusterAutoscaler", "autoscaler"),
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
@@ -75,6 +77,7 @@ def test_who_is_at_work_is_named(
     ({}, {FLUO + "reboot-needed": "true", FLUO + "reboot-in-progress": "false"}, ""),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "a",
           MCO + "desiredDrain": "uncordon-a"}, ""),
+    ({}, {MCO + "state": "Done", MCO + "currentImage": "a", MCO + "desiredImage": "a"}, ""),
     ({}, {}, "DeletionCandidateOfClusterAutoscaler"), ({}, {}, "nvidia.com/gpu"),
 ])
 def test_who_is_done_is_not(labels: Dict[str, str], annotations: Dict[str, str], taint: str) -> None:
