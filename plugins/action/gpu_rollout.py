@@ -16,8 +16,9 @@ from ansible.utils.display import Display
 from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
-from ..module_utils.cluster.custody import leases, marks
+from ..module_utils.cluster.custody import leases
 from ..module_utils.cluster.custody.run import run_called
+from ..module_utils.cluster.custody.surroundings import MarksInLists
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
@@ -250,8 +251,9 @@ class ActionModule(ClusterAction):
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
+        marks = MarksInLists(cluster)
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
-                              lambda node: [str(each) for each in marks.on_node(node)], options["aim"] == REPAIR)
+                              lambda node: [str(each) for each in marks.of(node)], options["aim"] == REPAIR)
         pool = checked_pool(options["pool"])
         budget = Budget(cluster, options["namespace"], pool, reading, is_alive)
         if options["state"] == PLANNED:

@@ -367,7 +367,8 @@ class Budget:
         return said[0]
 
     def jobs(self, job_labels: Sequence[str]) -> Tuple[Dict[str, List[str]], Mapping[str, str]]:
-        """({node: names of the jobs that have pods with GPUs there}, {node: its job group}), by one list of all pods.
+        """({node: names of the jobs that have pods with GPUs or claims there}, {node: its job group}), by one list of
+        all pods.
 
         job_labels: of pods, whose values name jobs that restart as a whole.
         """
@@ -540,9 +541,13 @@ def _was_written(tried: Answer, record: Record, pool: str) -> bool:
 
 
 def _job(pod: Mapping[str, Any], job_labels: Sequence[str]) -> Optional[Tuple[str, str, str]]:
-    """(node, job, the job's name where it restarts as a whole); None for what is no work with GPUs."""
+    """(node, job, the job's name where it restarts as a whole); None for what is no work with GPUs.
+
+    What a claim is of, only the claim tells: devices that are no GPUs count as well.
+    """
     holder = pod_of(pod)
-    if not holder.resources or holder.is_finished or not holder.node or holder.daemonset or holder.mirror:
+    has_devices = bool(holder.resources or holder.claims)
+    if not has_devices or holder.is_finished or not holder.node or holder.daemonset or holder.mirror:
         return None
     known = holder.labels
     name = next((known[label] for label in (*job_labels, *JOB_LABELS) if known.get(label)), holder.owner or holder.name)

@@ -412,23 +412,28 @@ class Client:
         versioned = bool((body.get("metadata") or {}).get("resourceVersion"))
         return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=ALWAYS if versioned else MERGED)
 
-    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False,
-               repetition: Optional[Repetition] = None) -> Dict[str, Any]:
-        """A new object or subresource, once unless the caller knows that a second one does no harm."""
-        return self._request("POST", path, _dry_run(dry_run), body, repetition=repetition)
+    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False, repetition: Optional[Repetition] = None,
+               proof: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+        """A new object or subresource, once unless the caller knows that a second one does no harm.
+
+        proof: raises where it is not to be sent any more; asked for each time that it is.
+        """
+        return self._request("POST", path, _dry_run(dry_run), body, repetition=repetition, proof=proof)
 
     def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
         """A question that is posted and leaves nothing behind, as a review of rights."""
         return self._request("POST", path, body=body, repetition=ALWAYS)
 
     def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground",
-               grace: Optional[int] = None, version: Optional[str] = None) -> Dict[str, Any]:
+               grace: Optional[int] = None, version: Optional[str] = None,
+               proof: Callable[[], None] = lambda: None) -> Dict[str, Any]:
         """Begin to remove an object; one that is not there is removed.
 
         uid: only the object with this one; another that has taken its name since stays, without an error.
         propagation: Foreground keeps the object until all that it owns is gone.
         grace: seconds that a pod gets to end; None for its own.
         version: of the object with this uid, only this one; another stays, without an error.
+        proof: of one with a uid; as of create().
         """
         if uid is None:
             return self._request("DELETE", path)
@@ -437,7 +442,7 @@ class Client:
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:
-            return self._request("DELETE", path, body=body, repetition=ALWAYS)
+            return self._request("DELETE", path, body=body, repetition=ALWAYS, proof=proof)
         except ApiError as error:
             if error.status in (404, 409):
                 return {}
@@ -471,16 +476,19 @@ class Client:
         content_type: str = "application/json",
         accept: str = "application/json",
         repetition: Optional[Repetition] = None,
+        proof: Callable[[], None] = lambda: None,
     ) -> Tuple[int, bytes, Optional[float]]:
         """Status, text, and the seconds after which one may ask again.
 
         repetition: of a method that says nothing, GET is repeated and nothing else.
+        proof: beside that of the client, of this request; it may ask the server itself.
         """
         attempts = Attempts(repetition or (ALWAYS if method == "GET" else Repetition()), self._clock, self._sleep)
         url = self.url + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body)
         while True:
             self._proof()
+            proof()
             headers = urllib3.HTTPHeaderDict(self._headers(content_type if body is not None else None, accept))
             for name, value in self._impersonation():
                 headers.add(name, value)

@@ -147,7 +147,8 @@ def _refusal(host: Host) -> Optional[Refusal]:
             "rollout.managed_by_others",
             found="another manager is at work on %s: %s" % (_named(host), ", ".join(host.marks)),
             wanted="a node that nobody else changes",
-            remedy="let it end, or take its mark away where it has died, and run again",
+            remedy="let it end, or take its mark away where it has died or was left behind (`docs/custody.md` has "
+            "them), and run again",
         )
     if host.failed:
         return failed_before(host, host.failed)

@@ -29,13 +29,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
+    NodePolicy,
     cordoned_by,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 # Longer than any Lease of these tests
 STANDSTILL = 700.0
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+MIG_STATE = "nvidia.com/mig.config.state"
 
 
 def out(bed: Bed) -> None:
@@ -473,6 +476,24 @@ class TestOthersAtWork:
         bed.write("kured", annotations={"weave.works/kured-reboot-in-progress": None})
         bed.give_back("b")
         assert bed.is_open()
+
+    def test_what_a_run_of_ours_says_of_its_layout_is_no_mark_and_what_nvidias_mig_manager_says_is(
+        self, bed: Bed
+    ) -> None:
+        bed.write("nvidia-mig-manager", labels={MIG_STATE: "pending"})
+        refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        bed.write("nvidia-mig-manager", labels={MIG_STATE: "success"})
+        bed.take("a")
+        # As playbooks/tasks/mig_state.yml asks
+        change_node(bed.client, NODE, NodePolicy(labels={MIG_STATE: "pending"}, take_over=True), False)
+        bed.admit("a")
+        bed.retake("a")
+        assert MIG_STATE not in bed.node()["metadata"]["labels"]
+        change_node(bed.client, NODE, NodePolicy(labels={MIG_STATE: "pending"}, take_over=True), False)
+        bed.write("nvidia-mig-manager", labels={MIG_STATE: "rebooting"})
+        refused("cluster.node_of_others", bed.give_back, "a", wait=0.0, was_taken=True)
+        bed.write("nvidia-mig-manager", labels={MIG_STATE: "pending"})
+        assert bed.give_back("a", was_taken=True)["custody"] == "returned"
 
 
 class TestOptOuts:

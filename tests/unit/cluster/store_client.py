@@ -29,7 +29,9 @@ class StoreClient(Client):
 
     def _answer(self, method: str, path: str, query: Optional[Mapping[str, Any]] = None,
                 body: Optional[Dict[str, Any]] = None, content_type: str = "application/json",
-                *_more: Any, **_options: Any) -> Tuple[int, bytes, Optional[float]]:
+                *_more: Any, proof: Callable[[], None] = lambda: None, **_options: Any
+                ) -> Tuple[int, bytes, Optional[float]]:
+        proof()
         self.sent += 1
         number = self.sent
         self.before(number)

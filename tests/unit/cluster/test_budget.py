@@ -13,7 +13,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+import cluster_objects
 import pytest
+from cluster_api import Api
 from real_api import RealApi, node, watched
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import (
@@ -636,6 +638,18 @@ def test_jobs_are_counted_by_what_restarts(real: RealApi, namespace: str) -> Non
     assert budget.jobs([]) == (jobs, {})
     assert budget.jobs(["training.kubeflow.org/job-name"]) == (
         jobs, {"n0": namespace + "/train", "n1": namespace + "/train"})
+
+
+def test_a_job_whose_gpus_go_by_claims_is_one(api: Api) -> None:
+    label = "training.kubeflow.org/job-name"
+    api.state.pods = [cluster_objects.pod("rank-%s" % on, gpus=0, node_name=on, labels={label: "llama"})
+                      for on in ("n0", "n1", "n2")]
+    for each, name in zip(api.state.pods, ("n0", "n1")):
+        each["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "eight"}]
+        each["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "llama-" + name}]
+    jobs = {"n0": ["team/llama"], "n1": ["team/llama"]}
+    budget = budget_of(Client(Connection(kubeconfig=str(api.kubeconfig))), "gpuops")
+    assert budget.jobs([label]) == (jobs, {"n0": "team/llama", "n1": "team/llama"})
 
 
 TAINT = "gpuops.nvidia.com/not-ready"

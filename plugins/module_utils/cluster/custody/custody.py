@@ -124,14 +124,16 @@ class Custody:
     """What one run does with nodes. The rest is as of Holding.
 
     lease_seconds: how long a Lease counts between two of our tasks about its node.
+    now:           seconds since the epoch. By default those of the API server for what others have written, whose
+                   clocks are the cluster's, and the controller's for what passes between two acts of its own.
     """
 
     def __init__(self, cluster: Client, run: Run, namespace: str, lease_seconds: int, wait: float, tell: Tell,
                  clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-                 now: Callable[[], float] = time.time) -> None:
+                 now: Optional[Callable[[], float]] = None) -> None:
         self._cluster, self._run, self._lease_seconds, self._wait, self._tell = cluster, run, lease_seconds, wait, tell
-        self._clock, self._sleep, self._now = clock, sleep, now
-        self._holding = Holding(cluster, run, namespace, wait, tell, clock, sleep, now)
+        self._clock, self._sleep, self._now = clock, sleep, now or (lambda: cluster.now().timestamp())
+        self._holding = Holding(cluster, run, namespace, wait, tell, clock, sleep, now or time.time)
 
     # The acts
 
@@ -479,7 +481,8 @@ class Custody:
                 found="node %s is in the hands of %s; waited for %d s" % (name, ", ".join(map(str, found)), waited),
                 wanted="a node that nobody else is changing",
                 remedy="let them finish, or give them more time (`wait_timeout`). What a manager has left that is gone "
-                "is taken away by kubectl", option="wait_timeout")
+                "is taken away by kubectl%s" % "".join(": " + mark.left for mark in found if mark.left),
+                option="wait_timeout")
 
     def _refuse_uncordoned(self, node: Object, had_claimed: bool = False) -> None:
         if says.was_uncordoned(node, self._run, had_claimed):

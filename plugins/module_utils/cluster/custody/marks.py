@@ -11,23 +11,32 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 
+from ...core.errors import GpuOpsError
 from ...core.times import epoch
+from ..labels import our_labels
 
 # NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go: of the GPU Operator's drivers and of the Network Operator's
 _UPGRADE_STATE = re.compile(r"(nvidia\.com/[a-z0-9-]+-driver-upgrade)-state")
 _UPGRADED = ("", "upgrade-done")
 # In this state a node stays that has the other label, and nothing is done to it (there too, SkipNodeUpgrade)
 _UPGRADE_AHEAD, _UPGRADE_SKIPPED = "upgrade-required", "%s.skip"
-# kubereboot/kured, cmd/kured/main.go and pkg/daemonsetlock
+# NVIDIA/mig-parted, deployments/container/reconfigure-mig.sh: while it divides GPUs, and has stopped who uses them
+_MIG_STATE = "nvidia.com/mig.config.state"
+_DIVIDING = ("pending", "rebooting")
+# kubereboot/kured, cmd/kured/main.go and pkg/daemonsetlock. With --annotate-nodes it writes the first as soon as it
+# wants to reboot, before it asks whether it may, and takes it away only while it has its lock: never after a reboot
+# that others have made
 _KURED_REBOOTS = "weave.works/kured-reboot-in-progress"
 _KURED_LOCK = "weave.works/kured-node-lock"
+_KURED_LOCK_OPTION, _KURED_LOCK_VARIABLE = "--lock-annotation", "KURED_LOCK_ANNOTATION"
 # flatcar/flatcar-linux-update-operator, pkg/constants; the second is that of before Flatcar
 _FLUO = ("flatcar-linux-update.v1.flatcar-linux.net/", "container-linux-update.v1.coreos.com/")
 _FLUO_ANNOTATIONS = ("reboot-in-progress", "reboot-ok")
 _FLUO_LABELS = ("before-reboot", "after-reboot")
-# openshift/machine-config-operator, pkg/daemon/constants
+# openshift/machine-config-operator, pkg/daemon/constants, and pkg/controller/common/layered_node_state.go for images,
+# of which a node that is not layered has none
 _MCO = "machineconfiguration.openshift.io/"
 _FENCED = "medik8s' fence agents remediation, which switches the node's power"
 # kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
@@ -53,26 +62,26 @@ MAINTENANCES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """who: is at work. evidence: what is written where."""
+    """who: is at work. evidence: what is written where. left: how one is taken away that has outlived its meaning."""
 
     who: str
     evidence: str
+    left: str = ""
 
     def __str__(self) -> str:
         return "%s (%s)" % (self.who, self.evidence)
 
 
 def on_node(node: Mapping[str, Any]) -> List[Mark]:
-    """What the Node itself says."""
+    """What the Node itself says, but for kured's annotation."""
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
     labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
     found = []
     if metadata.get("deletionTimestamp"):
         found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
     found += _of_upgrades(labels)
-    if _KURED_REBOOTS in annotations:
-        found.append(Mark("kured, which reboots the node", "annotation %s=%s" % (
-            _KURED_REBOOTS, annotations[_KURED_REBOOTS])))
+    if labels.get(_MIG_STATE) in _DIVIDING and not _is_ours(node, _MIG_STATE):
+        found.append(Mark("NVIDIA's MIG manager", "label %s=%s" % (_MIG_STATE, labels[_MIG_STATE])))
     found += _of_flatcar(labels, annotations)
     found += _of_openshift(annotations)
     found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"])
@@ -80,19 +89,34 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     return found
 
 
-def of_kured(daemon_sets: Iterable[Mapping[str, Any]], node: str, now: float) -> List[Mark]:
-    """Locks that kured holds for a node, in the annotation of its DaemonSet: one, or a list of them.
+def of_kured(daemon_sets: Sequence[Mapping[str, Any]], node: Mapping[str, Any], now: float) -> List[Mark]:
+    """Locks that kured holds for a node, in the annotation of its DaemonSet: one, or a list of them. Where no DaemonSet
+    tells whether it has one, the Node's annotation counts.
 
-    now: seconds since the epoch.
+    daemon_sets: whole where wants_reboot(), else their metadata do. now: seconds since the epoch.
     """
-    found = []
+    found, name = [], node["metadata"]["name"]
     for item in daemon_sets:
-        metadata = item.get("metadata") or {}
-        written = (metadata.get("annotations") or {}).get(_KURED_LOCK)
-        if written and node in _locked(written, now):
+        written = _annotations(item).get(_KURED_LOCK)
+        if written and name in _locked(written, now):
             found.append(Mark("kured, which has its lock for the node", "annotation %s of DaemonSet %s/%s" % (
-                _KURED_LOCK, metadata.get("namespace"), metadata.get("name"))))
+                _KURED_LOCK, item["metadata"].get("namespace"), item["metadata"].get("name"))))
+    if wants_reboot(node) and not found and not _tell_of_every_lock(daemon_sets):
+        found.append(Mark(
+            "kured, which wants to reboot the node",
+            "annotation %s=%s" % (_KURED_REBOOTS, _annotations(node)[_KURED_REBOOTS]),
+            "`kubectl annotate node %s %s-` once others have rebooted it" % (name, _KURED_REBOOTS)))
     return found
+
+
+def wants_reboot(node: Mapping[str, Any]) -> bool:
+    """Whether a Node says that kured wants to reboot it, or that it did before others have."""
+    return _KURED_REBOOTS in _annotations(node)
+
+
+def is_kureds(daemon_set: Mapping[str, Any]) -> bool:
+    """Whether a whole DaemonSet is kured's."""
+    return _KURED_LOCK in _annotations(daemon_set) or any(map(_runs_kured, _containers(daemon_set)))
 
 
 def of_maintenances(who: str, items: Iterable[Mapping[str, Any]], node: str) -> List[Mark]:
@@ -117,13 +141,42 @@ def of_machine(machine: Optional[Mapping[str, Any]]) -> List[Mark]:
 
 def of_medik8s(lease: Optional[Mapping[str, Any]], now: float) -> List[Mark]:
     """The Lease by which medik8s' operators have a node. They compare its times with the wall clock, and take one that
-    was renewed in the future for free. now: seconds since the epoch."""
+    was renewed in the future for free; it is held here, as one of two clocks is wrong then. now: seconds since the
+    epoch."""
     spec = (lease or {}).get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), _seconds(spec.get("renewTime"))
-    if not holder or renewed is None or not renewed <= now <= renewed + (spec.get("leaseDurationSeconds") or 0):
+    if not holder or renewed is None or now > renewed + (spec.get("leaseDurationSeconds") or 0):
         return []
     return [Mark("%s, by medik8s" % holder, "Lease %s/%s" % (
         MEDIK8S_NAMESPACE, ((lease or {}).get("metadata") or {}).get("name")))]
+
+
+def _tell_of_every_lock(daemon_sets: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether kured is among them, with its locks where we look for them. It takes that annotation away where nobody
+    has one."""
+    kureds = [item for item in daemon_sets if is_kureds(item)]
+    return bool(kureds) and not any(_locks_elsewhere(each) for item in kureds for each in _containers(item))
+
+
+def _containers(daemon_set: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (((daemon_set.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+
+
+def _runs_kured(container: Mapping[str, Any]) -> bool:
+    command = container.get("command") or [""]
+    return str(command[0]).rpartition("/")[2] == "kured"
+
+
+def _locks_elsewhere(container: Mapping[str, Any]) -> bool:
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return _runs_kured(container) and (
+        any(each.get("name") == _KURED_LOCK_VARIABLE for each in container.get("env") or ()) or any(
+            word.startswith(_KURED_LOCK_OPTION) and word != "%s=%s" % (_KURED_LOCK_OPTION, _KURED_LOCK)
+            for word in words))
+
+
+def _annotations(item: Mapping[str, Any]) -> Mapping[str, str]:
+    return (item.get("metadata") or {}).get("annotations") or {}
 
 
 def _of_upgrades(labels: Mapping[str, str]) -> Iterator[Mark]:
@@ -133,6 +186,14 @@ def _of_upgrades(labels: Mapping[str, str]) -> Iterator[Mark]:
             continue
         if state != _UPGRADE_AHEAD or labels.get(_UPGRADE_SKIPPED % upgrade.group(1)) != "true":
             yield Mark("NVIDIA's upgrade controller", "label %s=%s" % (key, state))
+
+
+def _is_ours(node: Mapping[str, Any], label: str) -> bool:
+    """Whether a label says what we have written. Where nobody can read what that was, it is of others."""
+    try:
+        return our_labels(node).get(label) == node["metadata"]["labels"][label]
+    except GpuOpsError:
+        return False
 
 
 def _of_flatcar(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[Mark]:
@@ -148,11 +209,12 @@ def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
         return annotations.get(_MCO + name, "")
 
     who = "OpenShift's machine config operator"
+    behind = [what for what in ("Config", "Image") if of("desired" + what) != of("current" + what)]
     if of("state") not in ("", "Done"):
         yield Mark(who, "annotation %sstate=%s" % (_MCO, of("state")))
-    elif of("desiredConfig") != of("currentConfig"):
-        yield Mark(who, "annotation %sdesiredConfig=%s, and the node has %s" % (
-            _MCO, of("desiredConfig"), of("currentConfig")))
+    elif behind:
+        yield Mark(who, "annotation %sdesired%s=%s, and the node has %s" % (
+            _MCO, behind[0], of("desired" + behind[0]) or "none", of("current" + behind[0]) or "none"))
     elif of("desiredDrain").startswith("drain-"):
         yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
 

@@ -6,8 +6,9 @@ None of it has to be there, and who may not read it is not kept from working: ot
 """
 from __future__ import annotations
 
+import math
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..client import ApiError, Client
 from ..observation import DAEMON_SETS
@@ -22,21 +23,42 @@ _MACHINE_NAMESPACE = "cluster.x-k8s.io/cluster-namespace"
 _SKIP_REMEDIATION = "cluster.x-k8s.io/skip-remediation"
 MACHINES = "cluster.x-k8s.io"
 _MACHINE_VERSIONS = ("v1beta2", "v1beta1")
+# Seconds for which the DaemonSets count as they were listed where Nodes are listed again and again
+LIST_SECONDS = 30.0
 
 Object = Dict[str, Any]
 
 
-def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float] = time.time) -> List[marks.Mark]:
+def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float]) -> List[marks.Mark]:
     """All that others have written about a node, wherever they have. now: seconds since the epoch."""
     name = str(node["metadata"]["name"])
     lease = _readable(lambda: cluster.find("/apis/%s/v1/namespaces/%s/leases/node-%s" % (
         GROUP, marks.MEDIK8S_NAMESPACE, name)))
-    found = [*marks.on_node(node), *marks.of_medik8s(lease, now()),
-             *marks.of_kured(_listed(cluster, DAEMON_SETS, metadata_only=True), name, now()),
+    daemon_sets = _listed(cluster, DAEMON_SETS, metadata_only=not marks.wants_reboot(node))
+    found = [*marks.on_node(node), *marks.of_medik8s(lease, now()), *marks.of_kured(daemon_sets, node, now()),
              *marks.of_machine(machine_of(cluster, node))]
     for path, who in marks.MAINTENANCES.items():
         found += marks.of_maintenances(who, _listed(cluster, path), name)
     return found
+
+
+class MarksInLists:
+    """Marks of Nodes that are listed, many at a time: by what each says, and by kured's lock for one that says that
+    kured wants to reboot it."""
+
+    def __init__(self, cluster: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._kureds: List[Object] = []
+        self._read_at = -math.inf
+
+    def of(self, node: Mapping[str, Any]) -> List[marks.Mark]:
+        kureds: Sequence[Object] = ()
+        if marks.wants_reboot(node):
+            if self._clock() - self._read_at > LIST_SECONDS:
+                self._kureds = [each for each in _listed(self._cluster, DAEMON_SETS) if marks.is_kureds(each)]
+                self._read_at = self._clock()
+            kureds = self._kureds
+        return [*marks.on_node(node), *marks.of_kured(kureds, node, self._cluster.now().timestamp())]
 
 
 def names_machine(node: Mapping[str, Any]) -> bool:

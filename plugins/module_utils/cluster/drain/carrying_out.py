@@ -52,7 +52,7 @@ class Drain:
 
     tell:  is given a line for people about what is waited for, now and then.
     clock: as time.monotonic, with sleep as time.sleep and now as time.time, so that tests need not wait.
-    proof: raises GpuOpsError where the node is not the caller's any more; asked for before each eviction.
+    proof: raises GpuOpsError where the node is not the caller's any more; asked for each time an eviction is sent.
     """
 
     def __init__(
@@ -141,17 +141,16 @@ class Drain:
 
     def evict(self, pod: Pod, dry_run: bool = False) -> None:
         """Ask once for the eviction, or delete the pod where that is wanted. Raises ApiError, and as the proof does."""
-        if not dry_run:
-            self._proof()
+        proof = for_anybody if dry_run else self._proof
         if self.policy.disable_eviction:
-            self._cluster.delete(_path(pod), pod.uid, "Background", self.policy.grace_period)
+            self._cluster.delete(_path(pod), pod.uid, "Background", self.policy.grace_period, proof=proof)
             return
         options: Dict[str, Any] = {"preconditions": {"uid": pod.uid}}
         if self.policy.grace_period is not None:
             options["gracePeriodSeconds"] = self.policy.grace_period
         self._cluster.create("%s/eviction" % _path(pod), {
             "apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
-            "metadata": {"name": pod.name, "namespace": pod.namespace}}, dry_run, EVICTED)
+            "metadata": {"name": pod.name, "namespace": pod.namespace}}, dry_run, EVICTED, proof)
 
     def _too_late(self, open_: Sequence[_Leaving], leaving: Sequence[_Leaving], passed: float) -> GpuOpsError:
         now = self.clock()

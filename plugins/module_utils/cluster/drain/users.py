@@ -8,7 +8,7 @@ hostPath alone only the host tells, by the cgroups of processes that have a devi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, FrozenSet, List, Mapping, Tuple
+from typing import Any, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..pods import Pod
 from .policy import DrainPolicy
@@ -22,11 +22,12 @@ SEEN = "seen with a GPU on its host"
 class Claim:
     """A ResourceClaim with devices of NVIDIA's.
 
-    reserved: UIDs of the pods that may use it.
+    reserved: UIDs of the pods that may use it; None where it is reserved for more than pods, as for a PodGroup
+              (kubernetes/enhancements, KEP-5729), which does not tell its pods: each that names the claim may then.
     devices:  'driver/pool/device' each; ' (admin)' follows one that is only monitored.
     """
 
-    reserved: FrozenSet[str]
+    reserved: Optional[FrozenSet[str]]
     devices: Tuple[str, ...]
 
 
@@ -34,8 +35,10 @@ def claim_of(found: Mapping[str, Any]) -> Claim:
     """The claim of an object of resource.k8s.io, any version."""
     status = found.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    consumers = status.get("reservedFor") or ()
     return Claim(
-        frozenset(str(each.get("uid")) for each in status.get("reservedFor") or () if each.get("resource") == "pods"),
+        frozenset(str(each.get("uid")) for each in consumers)
+        if all(each.get("resource") == "pods" for each in consumers) else None,
         tuple("%s/%s/%s%s" % (each.get("driver"), each.get("pool"), each.get("device"),
                               " (admin)" if each.get("adminAccess") else "")
               for each in results if each.get("driver") in DRA_DRIVERS))
@@ -51,7 +54,7 @@ def uses(pod: Pod, claims: Mapping[str, Claim], policy: DrainPolicy) -> Tuple[st
     ways: List[str] = ["%s=%d" % (name, count) for name, count in sorted(pod.resources.items())]
     for name in pod.claims:
         claim = claims.get("%s/%s" % (pod.namespace, name))
-        if claim is not None and claim.devices and pod.uid in claim.reserved:
+        if claim is not None and claim.devices and (claim.reserved is None or pod.uid in claim.reserved):
             ways.append("ResourceClaim %s: %s" % (name, ", ".join(claim.devices)))
     if pod.known_as & (policy.holders | (policy.pods or frozenset())):
         ways.append(SEEN)

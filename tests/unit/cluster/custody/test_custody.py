@@ -6,7 +6,10 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import time
 from dataclasses import replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Dict, Sequence, Tuple
 
 import pytest
@@ -43,8 +46,12 @@ from object_store import Store
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import NodeReading, node_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import still_to_take
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import (
+    Custody,
+    still_to_take,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.surroundings import MarksInLists
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -480,6 +487,42 @@ class TestOthersAtWorkOnTheDouble:
         assert "DaemonSet kube-system/kured" in error.found and drain.asked == [True]
         assert bed.end() == before
 
+    def test_one_that_kured_wants_to_reboot_and_has_no_lock_for_is_nobodys(self, bed: Bed, store: Store) -> None:
+        wants = {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}
+        bed.write("kured", annotations=wants)
+        error = refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        assert "kured, which wants to reboot the node" in error.found
+        assert "kubectl annotate node gpu-1 weave.works/kured-reboot-in-progress-" in error.remedy
+        seen = MarksInLists(bed.client, bed.time.clock)
+        assert [mark.who for mark in seen.of(bed.node())] == ["kured, which wants to reboot the node"]
+        store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+            "name": "kured", "namespace": "kube-system", "annotations": {}}, "spec": {"template": {"spec": {
+                "containers": [{"name": "kured", "command": ["/usr/bin/kured", "--annotate-nodes"]}]}}}})
+        bed.time.now += 60
+        assert seen.of(bed.node()) == []
+        bed.take("a")
+        # The reboot of our change leaves it there for good
+        bed.give_back("a", was_taken=True)
+        assert bed.is_open()
+        there = store.get("DaemonSet", "kube-system", "kured")
+        assert there
+        there["metadata"]["annotations"]["weave.works/kured-node-lock"] = json.dumps({"nodeID": NODE})
+        refused("cluster.node_of_others", bed.take, "a", wait=0.0)
+        bed.time.now += 60
+        assert [mark.who for mark in seen.of(bed.node())] == ["kured, which has its lock for the node"]
+
+    def test_the_daemon_sets_are_listed_once_for_many_nodes_and_for_none_that_kured_does_not_want(
+        self, bed: Bed, store: Store, api: Api
+    ) -> None:
+        seen, there = MarksInLists(bed.client, bed.time.clock), bed.node()
+        api.state.requests.clear()
+        assert seen.of(there) == [] and api.state.requests == []
+        bed.write("kured", annotations={"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"})
+        there = bed.node()
+        for _node in range(20):
+            seen.of(there)
+        assert api.count("GET", "/apis/apps/v1/daemonsets") == 1
+
     @pytest.mark.parametrize("group, namespace, who", [
         ("maintenance.nvidia.com/v1alpha1", {"namespace": "default"}, "NVIDIA's maintenance operator"),
         ("nodemaintenance.medik8s.io/v1beta1", {}, "medik8s' node maintenance operator")])
@@ -501,6 +544,26 @@ class TestOthersAtWorkOnTheDouble:
         error = refused("cluster.node_of_others", bed.take, "a", wait=20.0)
         assert "node-healthcheck, by medik8s (Lease medik8s-leases/node-gpu-1)" in error.found
         assert bed.take("a", wait=60.0)["custody"] == "taken"
+
+    @pytest.mark.parametrize("minutes", [-60, 0, 60])
+    def test_the_times_of_others_are_the_clusters_whatever_the_clock_of_a_controller_shows(
+        self, bed: Bed, store: Store, monkeypatch: pytest.MonkeyPatch, minutes: int
+    ) -> None:
+        theirs = time.time() + minutes * 60
+        monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: formatdate(theirs, usegmt=True))
+        custody = Custody(bed.client, Run("a", "c"), NAMESPACE, 60, 0, bed.told.append, bed.time.clock, bed.time.sleep)
+        store.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {
+            "name": "node-" + NODE, "namespace": "medik8s-leases"}, "spec": {
+                "holderIdentity": "node-healthcheck", "leaseDurationSeconds": 600,
+                "renewTime": leases.timestamp(theirs)}})
+        error = refused("cluster.node_of_others", custody.take, NODE, taking())
+        assert "node-healthcheck" in error.found
+        store.put({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+            "name": "kured", "namespace": "kube-system", "annotations": {"weave.works/kured-node-lock": json.dumps(
+                {"nodeID": NODE, "created": leases.timestamp(theirs - 100), "TTL": 600 * 10 ** 9})}}, "spec": {}})
+        del store.objects["/apis/coordination.k8s.io/v1/namespaces/medik8s-leases/leases/node-" + NODE]
+        error = refused("cluster.node_of_others", custody.take, NODE, taking())
+        assert "DaemonSet kube-system/kured" in error.found
 
     @pytest.mark.parametrize("dying", [{"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["machine"]}, {
         "annotations": {"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""}}])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 from cluster_objects import node
@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases, marks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import MANAGER, Run, run_called
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import OUR_LABELS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 SKIP = "nvidia.com/gpu-driver-upgrade.skip"
+MIG_STATE = "nvidia.com/mig.config.state"
 MCO = "machineconfiguration.openshift.io/"
 FLUO = "flatcar-linux-update.v1.flatcar-linux.net/"
 KURED = "weave.works/kured-node-lock"
+REBOOTS = "weave.works/kured-reboot-in-progress"
 IN_PLACE = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 # 2027-01-15T08:00:00Z
 NOW = 1800000000.0
@@ -36,7 +39,9 @@ def who(**given_node: Any) -> List[str]:
     ({UPGRADE: "drain-required", SKIP: "true"}, {}, "", "NVIDIA"),
     ({UPGRADE: "upgrade-required", SKIP: "false"}, {}, "", "NVIDIA"),
     ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", SKIP: "true"}, {}, "", "NVIDIA"),
-    ({}, {"weave.works/kured-reboot-in-progress": "2026-01-01T00:00:00Z"}, "", "kured"),
+    ({MIG_STATE: "pending"}, {}, "", "NVIDIA's MIG manager"),
+    ({MIG_STATE: "rebooting"}, {OUR_LABELS: json.dumps({MIG_STATE: "pending"})}, "", "NVIDIA's MIG manager"),
+    ({MIG_STATE: "pending"}, {OUR_LABELS: "no JSON"}, "", "NVIDIA's MIG manager"),
     ({}, {FLUO + "reboot-in-progress": "true"}, "", "Flatcar"),
     ({}, {FLUO + "reboot-ok": "true"}, "", "Flatcar"),
     ({FLUO + "before-reboot": "true"}, {}, "", "Flatcar"),
@@ -44,6 +49,8 @@ def who(**given_node: Any) -> List[str]:
     ({}, {MCO + "state": "Working"}, "", "OpenShift"),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "b"}, "", "OpenShift"),
     ({}, {MCO + "state": "Done", MCO + "desiredDrain": "drain-a"}, "", "OpenShift"),
+    ({}, {MCO + "state": "Done", MCO + "currentImage": "a", MCO + "desiredImage": "b"}, "", "OpenShift"),
+    ({}, {MCO + "desiredImage": "b"}, "", "OpenShift"), ({}, {MCO + "currentImage": "a"}, "", "OpenShift"),
     ({}, {}, "ToBeDeletedByClusterAutoscaler", "autoscaler"),
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
@@ -65,9 +72,12 @@ def test_who_is_at_work_is_named(
     ({"nvidia.com/ofed-driver-upgrade-state": "upgrade-required", "nvidia.com/ofed-driver-upgrade.skip": "true"}, {},
      ""),
     ({}, {"nvidia.com/gpu-driver-upgrade-enabled": "true"}, ""),
+    ({MIG_STATE: "success"}, {}, ""), ({MIG_STATE: "failed"}, {}, ""),
+    ({MIG_STATE: "pending"}, {OUR_LABELS: json.dumps({MIG_STATE: "pending"})}, ""),
     ({}, {FLUO + "reboot-needed": "true", FLUO + "reboot-in-progress": "false"}, ""),
     ({}, {MCO + "state": "Done", MCO + "currentConfig": "a", MCO + "desiredConfig": "a",
           MCO + "desiredDrain": "uncordon-a"}, ""),
+    ({}, {MCO + "state": "Done", MCO + "currentImage": "a", MCO + "desiredImage": "a"}, ""),
     ({}, {}, "DeletionCandidateOfClusterAutoscaler"), ({}, {}, "nvidia.com/gpu"),
 ])
 def test_who_is_done_is_not(labels: Dict[str, str], annotations: Dict[str, str], taint: str) -> None:
@@ -88,7 +98,7 @@ def test_a_node_that_is_being_deleted_is_nobodys() -> None:
 def test_kureds_lock_is_read_in_both_of_its_forms(lock: Any, is_locked: bool) -> None:
     written = lock if isinstance(lock, str) else json.dumps(lock)
     item = {"metadata": {"name": "kured", "namespace": "kube-system", "annotations": {KURED: written}}}
-    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], "gpu-1", NOW)) is is_locked
+    assert bool(marks.of_kured([item, {"metadata": {"name": "other"}}], node("gpu-1"), NOW)) is is_locked
 
 
 @pytest.mark.parametrize("created, seconds, is_locked", [
@@ -103,7 +113,39 @@ def test_a_lock_of_kureds_counts_as_long_as_kured_has_it(
     lock = {"nodeID": "gpu-1", "created": created, "TTL": seconds and seconds * 10 ** 9}
     for written in (lock, {"maxOwners": 2, "locks": [{"nodeID": "gpu-2"}, lock]}):
         item = {"metadata": {"name": "kured", "annotations": {KURED: json.dumps(written)}}}
-        assert bool(marks.of_kured([item], "gpu-1", NOW)) is is_locked
+        assert bool(marks.of_kured([item], node("gpu-1"), NOW)) is is_locked
+
+
+def kured(lock: Optional[str] = None, command: Sequence[str] = ("/usr/bin/kured",), **container: Any) -> Dict[str, Any]:
+    """Its DaemonSet. lock: the node that has it, if one has."""
+    annotations = {} if lock is None else {KURED: json.dumps({"nodeID": lock})}
+    return {"metadata": {"name": "kured", "namespace": "kube-system", "annotations": annotations}, "spec": {
+        "template": {"spec": {"containers": [{"name": "kured", "command": list(command), **container}]}}}}
+
+
+ELSEWHERE = "--lock-annotation=example.com/lock"
+
+
+@pytest.mark.parametrize("daemon_sets, words", [
+    ([kured("gpu-1")], "has its lock"), ([kured("gpu-2")], ""), ([kured()], ""),
+    ([kured(args=["--lock-annotation=" + KURED])], ""),
+    ([{"metadata": {"name": "reboots", "annotations": {KURED: json.dumps({"nodeID": "gpu-2"})}}}], ""),
+    ([], "wants to reboot"), ([kured(command=["/bin/other"])], "wants to reboot"),
+    ([kured(command=[])], "wants to reboot"),
+    ([kured(args=[ELSEWHERE])], "wants to reboot"), ([kured("gpu-2", args=[ELSEWHERE])], "wants to reboot"),
+    ([kured(command=["/usr/bin/kured", "--lock-annotation", "x"])], "wants to reboot"),
+    ([kured(env=[{"name": "KURED_LOCK_ANNOTATION", "value": "x"}])], "wants to reboot"),
+    ([kured(), kured(args=[ELSEWHERE])], "wants to reboot"),
+])
+def test_that_kured_wants_to_reboot_a_node_is_a_mark_only_where_no_lock_tells_whether_it_may(
+    daemon_sets: List[Dict[str, Any]], words: str
+) -> None:
+    """It says so before it asks whether it may, and where others have rebooted the host it never takes that back."""
+    there = node("gpu-1", annotations={REBOOTS: "2026-01-01T00:00:00Z"})
+    found = marks.of_kured(daemon_sets, there, NOW)
+    assert len(found) == bool(words) and all(words in mark.who for mark in found)
+    assert ["kubectl annotate node gpu-1 %s-" % REBOOTS in mark.left for mark in found] == (
+        [words == "wants to reboot"] if words else [])
 
 
 @pytest.mark.parametrize("metadata, evidence", [
@@ -121,8 +163,8 @@ def test_a_machine_that_stays_is_nobodys() -> None:
 
 @pytest.mark.parametrize("renewed, is_held", [
     ("2027-01-15T08:00:00.000000Z", True), ("2027-01-15T07:59:01Z", True), ("2027-01-15T07:58:59Z", False),
-    ("2027-01-15T08:00:01.000000Z", False), ("nonsense", False), (None, False)])
-def test_medik8s_counts_by_the_wall_clock(renewed: Optional[str], is_held: bool) -> None:
+    ("2027-01-15T08:00:01.000000Z", True), ("2027-01-15T09:00:00Z", True), ("nonsense", False), (None, False)])
+def test_medik8s_counts_by_the_wall_clock_and_never_for_less(renewed: Optional[str], is_held: bool) -> None:
     lease = {"metadata": {"name": "node-gpu-1"}, "spec": {
         "holderIdentity": "self-node-remediation", "leaseDurationSeconds": 60, "renewTime": renewed}}
     assert bool(marks.of_medik8s(lease, NOW)) is is_held

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carryi
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.judgement import WAITS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.preview import Preview
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import pod_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.times import epoch
 
@@ -120,6 +121,26 @@ class TestThatGoes:
         with pytest.raises(GpuOpsError, match="custody_lost"):
             drain.run(seen)
         assert there == [2, 1] and world.there() == ["b"]
+
+    @pytest.mark.parametrize("disable_eviction, method", [(False, "POST"), (True, "DELETE")])
+    def test_nor_is_an_eviction_sent_once_more_from_one_that_is_not(
+        self, world: World, disable_eviction: bool, method: str
+    ) -> None:
+        """A server that is busy is asked again for longer than a Lease may last."""
+        world.api.state.pods = [pod("a")]
+        world.see(disable_eviction=disable_eviction)
+        world.api.state.fault = Fault("503")
+        asked: List[int] = []
+
+        def proof() -> None:
+            asked.append(world.asked(method))
+            if asked[-1]:
+                raise GpuOpsError("cluster.custody_lost", "another run has it", "ours", "run again")
+
+        drain = Drain(world.client, "gpu-1", world.policies["gpu-1"], proof=proof)
+        with pytest.raises(GpuOpsError, match="custody_lost"):
+            drain.evict(pod_of(pod("a")))
+        assert asked == [0, 1] and world.there() == ["a"]
 
     def test_refused_before_anything_is_touched(self, world: World) -> None:
         world.api.state.pods = [pod("a"), pod("precious", owner=None)]

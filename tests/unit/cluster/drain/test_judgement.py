@@ -155,6 +155,8 @@ def claim(driver: str = "gpu.nvidia.com", reserved: str = "uid-trainer", **resul
 
 
 CLAIMED = {"spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "claim"}]}}
+ITSELF, ANOTHER = ({"resource": "pods", "name": name, "uid": "uid-" + name} for name in ("trainer", "other"))
+ITS_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "ranks", "uid": "uid-ranks"}
 FROM_TEMPLATE = {"status": {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "claim"}]}}
 BY_REQUEST = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": "claim"}}}
 
@@ -177,6 +179,18 @@ def test_a_claim_is_a_use_where_it_has_a_gpu_for_this_pod(
     for part, more in parts.items():
         made[part].update(more)
     assert uses(pod_of(made), {"team/claim": claim_of(there)}, DrainPolicy()) == ways
+
+
+@pytest.mark.parametrize("reserved, is_used", [
+    ([ITSELF, ANOTHER], True), ([ANOTHER], False), ([], False), ([ITS_GROUP], True), ([ANOTHER, ITS_GROUP], True)])
+def test_a_claim_that_is_reserved_for_a_pod_group_is_that_of_every_pod_that_names_it(
+    reserved: List[Dict[str, Any]], is_used: bool
+) -> None:
+    there, others = claim(), pod_of(pod(gpus=0))
+    there["status"]["reservedFor"] = reserved
+    claims = {"team/claim": claim_of(there)}
+    assert bool(uses(pod_of({**pod(gpus=0), **CLAIMED}), claims, DrainPolicy())) is is_used
+    assert uses(others, claims, DrainPolicy()) == ()
 
 
 def test_every_way_is_told_and_none_of_a_pod_that_has_ended() -> None:
