@@ -341,8 +341,9 @@ class ActionModule(ClusterAction):
         """Who has to do what about a place that is kept; '' where another run is at work, or was."""
         since = slot.since.isoformat()
         if slot.state == records.FAILED:
-            return "%s is out of service, its change has failed (%s): %s When it was looked at: %s" % (
-                slot.host or node, since, slot.reason, _freeing(options, node))
+            # Not each was out of service, and some were put back
+            return "The change of %s has failed (%s): %s. It keeps its place. When it was looked at: %s" % (
+                slot.host or node, since, slot.reason.rstrip("."), _freeing(options, node))
         if slot.run == self._run:
             return ("%s was begun with (%s), and what became of it is not known. Do: see to it that it can be reached, "
                     "and run this again, which goes on with it first" % (slot.host or node, since))

@@ -21,11 +21,13 @@ from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import fleet_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    FAILED,
     NodeState,
     OpenRollout,
     Pool,
     Record,
     Run,
+    Slot,
     read_record,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known
@@ -104,6 +106,16 @@ class TestModesOfNoGroup:
 
     def test_nothing_is_said_where_a_cluster_is_not_known(self) -> None:
         assert _of_no_group([planned("a", ["c.1"], h1={}), {"name": "b", "failed": True}], "x") == []
+
+
+@pytest.mark.parametrize("reason", ["it does not load", "It does not load.", "not loaded [driver.not_loaded]"])
+def test_a_failed_change_is_told_of_a_node_in_service_as_of_one_that_is_not(reason: str) -> None:
+    """A change up to service_restart never takes its node out, and one that cannot be drained is put back."""
+    action = ActionModule.__new__(ActionModule)
+    slot = Slot("gpu-7", "a@here", datetime(2026, 7, 1, tzinfo=timezone.utc), FAILED, reason=reason)
+    told = action._left("node-7", slot, {"pool": "gpus", "namespace": NAMESPACE})
+    assert told.startswith("The change of gpu-7 has failed (2026-07-01T00:00:00+00:00): %s. It keeps its place. When it "
+                           "was looked at: ansible localhost " % reason.rstrip("."))
 
 
 @pytest.mark.parametrize("caps, is_told", [
