@@ -29,7 +29,7 @@ from ..module_utils.rollout.planner import closed_now, decide, failed_before, pl
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import head, render
 from ..plugin_utils.agreement import Opinion, disagreement
-from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
+from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked, connection_of_environment
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 from ..plugin_utils.many_hosts import failed
 from ..plugin_utils.reader_words import people_read, typed
@@ -48,11 +48,10 @@ DOMAIN = PREFIX + "domain"
 _COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
-# Options of a connection that a command may show, and the variable of the environment that says one that it may not
+# Options of a connection that a command may show, and those that it may not
 SHOWN = ("kubeconfig", "context", "host", "username", "validate_certs", "ca_cert", "client_cert", "client_key",
          "no_proxy", "impersonate_user", "impersonate_groups")
-FROM_ENVIRONMENT = {"api_key": "K8S_AUTH_API_KEY", "password": "K8S_AUTH_PASSWORD", "proxy": "K8S_AUTH_PROXY",
-                    "kubeconfig": "K8S_AUTH_KUBECONFIG"}
+NOT_SHOWN = ("api_key", "password", "proxy")
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
 
@@ -657,14 +656,15 @@ def _freeing(options: Mapping[str, Any], node: str) -> str:
     """The command by which a person says that a failure was looked at, and what it needs beside: no secret is in it."""
     access = {name: value for name, value in options.items()
               if name in Connection.__dataclass_fields__ and value not in (None, "", [], {})}
-    # One that is given as data has its users' secrets
-    hidden = [name for name in FROM_ENVIRONMENT if name in access and (
-        name not in SHOWN or not isinstance(access[name], str))]
+    said = connection_of_environment()
+    # One that is given as data has its users' secrets, and a file that the environment names may be gone with its job
+    hidden = [name for name in (*SHOWN, *NOT_SHOWN) if name in access and (
+        name in NOT_SHOWN or isinstance(access[name], dict) or access[name] == said[name][1])]
     given = {"state": ENDED, "outcome": records.FREED, "name": node,
              **{name: access[name] for name in SHOWN if name in access and name not in hidden},
              **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
-    beside = ["%s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden)] if hidden else []
+    beside = ["%s set" % " and ".join(said[name][0] for name in hidden)] if hidden else []
     # No variable of the environment says these
     beside += ["the option `proxy_headers`"] if "proxy_headers" in access else []
     return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s%s" % (

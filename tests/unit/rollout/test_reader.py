@@ -83,6 +83,25 @@ class TestTheCommandThatFreesAHost:
         assert told == more and "s3cret" not in str(given)
         assert given == {**ENDED, "host": "https://api.example", **({"username": "me"} if "username" in access else {})}
 
+    @pytest.mark.parametrize("variables, options, names", [
+        ({"K8S_AUTH_KUBECONFIG": "/tmp/awx_4711/tmpk3yx"}, {}, ["K8S_AUTH_KUBECONFIG"]),
+        ({"K8S_AUTH_KUBECONFIG": "/tmp/awx_4711/tmpk3yx"}, {"kubeconfig": "/tmp/awx_4711/tmpk3yx"},
+         ["K8S_AUTH_KUBECONFIG"]),
+        ({"K8S_AUTH_HOST": "https://b", "K8S_AUTH_VERIFY_SSL": "false", "K8S_AUTH_CA_CERT": "/tmp/awx_4711/tmpca"}, {},
+         ["K8S_AUTH_HOST", "K8S_AUTH_VERIFY_SSL", "K8S_AUTH_CA_CERT"]),
+        ({"K8S_AUTH_HOST": "https://b", "K8S_AUTH_API_KEY": "s3cret"}, {"kubeconfig": "/k", "host": None,
+                                                                       "api_key": None}, [])])
+    def test_what_the_environment_of_a_run_says_is_named_and_not_shown(
+        self, monkeypatch: pytest.MonkeyPatch, variables: Dict[str, str], options: Dict[str, Any], names: List[str]
+    ) -> None:
+        """AWX writes a credential's files for the time of a job, and a command is typed after it."""
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        given = checked({"state": "ended", "outcome": "freed", **options}, ActionModule.ARGUMENTS, "gpu_rollout")
+        command, more = typed(**given)
+        assert more == (" and ".join(names) + " set" if names else "")
+        assert command == {**ENDED, **({"kubeconfig": "/k"} if not names else {})}
+
     def test_what_is_not_set_is_not_in_it(self) -> None:
         given, _more = typed(kubeconfig="/k", context="", ca_cert=None, impersonate_groups=[])
         assert given == {**ENDED, "kubeconfig": "/k"}
