@@ -235,7 +235,7 @@ class ActionModule(ClusterAction):
             raise self._in_words(error) from error
 
     def _in_words(self, error: GpuOpsError) -> GpuOpsError:
-        return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
+        return error.named(self._variables)
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])

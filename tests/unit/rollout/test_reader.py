@@ -133,8 +133,8 @@ def test_a_failed_change_is_told_of_a_node_in_service_as_of_one_that_is_not(reas
     action = ActionModule.__new__(ActionModule)
     slot = Slot("gpu-7", "a@here", datetime(2026, 7, 1, tzinfo=timezone.utc), FAILED, reason=reason)
     told = action._left("node-7", slot, {"pool": "gpus", "namespace": NAMESPACE})
-    assert told.startswith("The change of gpu-7 has failed (2026-07-01T00:00:00+00:00): %s. It keeps its place. When it "
-                           "was looked at: ansible localhost " % reason.rstrip("."))
+    assert told.startswith("The change of gpu-7 has failed (2026-07-01T00:00:00+00:00): %s. It keeps its place. "
+                           "When it was looked at: ansible localhost " % reason.rstrip("."))
 
 
 @pytest.mark.parametrize("caps, is_told", [
