@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, Callable, ClassVar, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.module_utils.common.validation import check_type_dict
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
@@ -44,6 +45,8 @@ OF_CLUSTER = (*OPTIONS, "pool", "namespace", "lease_namespace", "label_selector"
 OF_RECORD = ("pool", "namespace", "lease_namespace")
 # {option that another variable says: that variable}
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
+# {option that a repair says by a variable of its own: that variable}
+OF_REPAIR = {"max_failures": "gpu_repair_max_failures"}
 DOMAIN = PREFIX + "domain"
 _COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
@@ -105,12 +108,15 @@ class ActionModule(ClusterAction):
     # Names of those of the whole inventory, whatever hosts the run is limited to
     _groups: Collection[str] = ()
     _host = _run = ""
+    # {option that the task does not give: the variable that the reader sets for it}
+    _variables: Mapping[str, str] = {}
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._host = str(task_vars["inventory_hostname"])
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
         options = checked(given, self.ARGUMENTS, self._name())
-        self._variables = {name: PREFIX + name for name in OF_CLUSTER if name not in given}
+        own = OF_REPAIR if boolean(task_vars.get("gpu_run_repairs", False), strict=False) else {}
+        self._variables = {name: own.get(name, PREFIX + name) for name in OF_CLUSTER if name not in given}
         _refuse_missing(options)
         self._run = _identity(options["run"] or "", task_vars)
         if options["state"] == PLANNED:
@@ -206,7 +212,8 @@ class ActionModule(ClusterAction):
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
-        groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
+        groups = variables.alike(cluster.hosts, [*(PREFIX + option for option in self._variables),
+                                                 *ALSO_SAID.values()])
         said = [self._said(functools.partial(_value, variables, group[0]), OF_CLUSTER) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
@@ -220,7 +227,7 @@ class ActionModule(ClusterAction):
 
     def _said(self, value: Callable[[str], Any], only: Sequence[str]) -> Dict[str, Any]:
         """{option: what its variable says} of these, and of ALSO_SAID, which the task does not give."""
-        variables = {option: variable for option, variable in self._variables.items() if option in only}
+        variables = {option: PREFIX + option for option in self._variables if option in only}
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
