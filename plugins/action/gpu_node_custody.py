@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional, Sequence
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ..module_utils.cluster.budget import prove_place, prove_unchanged
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
@@ -39,7 +41,8 @@ from ..plugin_utils.role_variables import Source, defaults
 from ..plugin_utils.run_identity import this_run
 
 ROLE = "node_maintenance"
-NODE_NAME = "node_maintenance_node_name"
+PREFIX = ROLE + "_"
+NODE_NAME = PREFIX + "node_name"
 TAKEN, RENEWED, RETURNED = "taken", "renewed", "returned"
 TOGETHER = "together"
 # What the role's variable says of pods that are not named
@@ -92,6 +95,25 @@ class ActionModule(ClusterAction):
     _listing = threading.Lock()
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        try:
+            return self._answer(task_vars)
+        except GpuOpsError as error:
+            raise self._in_words(error) from error
+
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        try:
+            return self._work(cluster, options, check_mode)
+        except GpuOpsError as error:
+            raise self._in_words(error) from error
+
+    def _in_words(self, error: GpuOpsError) -> GpuOpsError:
+        """Whose hosts say where their cluster is has set the role's variables, too: its tasks give them as options."""
+        given = self._task.args
+        if given.get(HOSTS) is None and not boolean(given.get(FROM_VARIABLES, False)):
+            return error
+        return error.named({variable[len(PREFIX):]: variable for variable in defaults(ROLE)})
+
+    def _answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._variables = task_vars
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
         task = checked(given, self.ARGUMENTS, self._name())
@@ -114,8 +136,8 @@ class ActionModule(ClusterAction):
         if hosts is None:
             return super().answer(task_vars)
         del given[HOSTS]
-        source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in OF_HOST if name not in given})
-        names = [ROLE + "_" + name for name in source.options]
+        source = Source("", ROLE, PREFIX, {name: self.ARGUMENTS[name] for name in OF_HOST if name not in given})
+        names = [PREFIX + name for name in source.options]
         variables, clients = PlayVariables(task_vars, self._templar, self._task), Clients()
         self._leases = {}
         result = for_hosts(
@@ -127,7 +149,7 @@ class ActionModule(ClusterAction):
                           for host, each in result["of_hosts"].items() if "diff" in each]
         return result
 
-    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         run, name = this_run(options["run"], self._variables), options["name"]
         if options["state"] == RENEWED and check_mode:
             return {"changed": False, "custody": RENEWED, "run": run.identity, "notes": []}
@@ -194,10 +216,10 @@ class ActionModule(ClusterAction):
 def _drains_of(variables: PlayVariables, hosts: Sequence[str]) -> Dict[str, drains.DrainPolicy]:
     """{Node: how it is drained}, by what each host's variables say. Raises GpuOpsError for hosts that are none."""
     refuse_strange(variables, hosts, TOGETHER)
-    source = Source("", ROLE, ROLE + "_", drains.ARGUMENTS)
+    source = Source("", ROLE, PREFIX, drains.ARGUMENTS)
     found = {}
     for host in hosts:
-        options = variables.of_role(host, ROLE, {ROLE: source}, [ROLE + "_" + name for name in source.options])
+        options = variables.of_role(host, ROLE, {ROLE: source}, [PREFIX + name for name in source.options])
         said = {option: value for option, value in options.options(ROLE).items()
                 if not (option == "pods" and value == ALL_PODS)}
         node = str(variables.value(host, NODE_NAME, defaults(ROLE)) or host)

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any, Callable, ClassVar, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.module_utils.common.validation import check_type_dict
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.display import Display
 
 from ..module_utils.cluster.budget import OUTAGE_SECONDS, Budget, NodeReading, Read
@@ -30,7 +31,7 @@ from ..module_utils.rollout.planner import closed_now, decide, failed_before, pl
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
 from ..module_utils.rollout.text import head, render
 from ..plugin_utils.agreement import Opinion, disagreement
-from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
+from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked, connection_of_environment
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 from ..plugin_utils.many_hosts import failed
 from ..plugin_utils.reader_words import people_read, typed
@@ -45,15 +46,16 @@ OF_CLUSTER = (*OPTIONS, "pool", "namespace", "lease_namespace", "label_selector"
 OF_RECORD = ("pool", "namespace", "lease_namespace")
 # {option that another variable says: that variable}
 ALSO_SAID = {"startup_taint": "gpu_startup_taint"}
+# {option that a repair says by a variable of its own: that variable}
+OF_REPAIR = {"max_failures": "gpu_repair_max_failures"}
 DOMAIN = PREFIX + "domain"
 _COLLECTED = tuple(PREFIX + name for name in COLLECTIONS)
 NAMESPACE = str(SHARED_ARGUMENTS["namespace"]["default"])
 NO_CLUSTER = ""
-# Options of a connection that a command may show, and the variable of the environment that says one that it may not
+# Options of a connection that a command may show, and those that it may not
 SHOWN = ("kubeconfig", "context", "host", "username", "validate_certs", "ca_cert", "client_cert", "client_key",
          "no_proxy", "impersonate_user", "impersonate_groups")
-FROM_ENVIRONMENT = {"api_key": "K8S_AUTH_API_KEY", "password": "K8S_AUTH_PASSWORD", "proxy": "K8S_AUTH_PROXY",
-                    "kubeconfig": "K8S_AUTH_KUBECONFIG"}
+NOT_SHOWN = ("api_key", "password", "proxy")
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
 
@@ -108,12 +110,15 @@ class ActionModule(ClusterAction):
     # Names of those of the whole inventory, whatever hosts the run is limited to
     _groups: Collection[str] = ()
     _host = _run = ""
+    # {option that the task does not give: the variable that the reader sets for it}
+    _variables: Mapping[str, str] = {}
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._host = str(task_vars["inventory_hostname"])
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
         options = checked(given, self.ARGUMENTS, self._name())
-        self._variables = {name: PREFIX + name for name in OF_CLUSTER if name not in given}
+        own = OF_REPAIR if boolean(task_vars.get("gpu_run_repairs", False), strict=False) else {}
+        self._variables = {name: own.get(name, PREFIX + name) for name in OF_CLUSTER if name not in given}
         _refuse_missing(options)
         self._run = _identity(options["run"] or "", task_vars)
         if options["state"] == PLANNED:
@@ -218,7 +223,8 @@ class ActionModule(ClusterAction):
 
     def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
-        groups = variables.alike(cluster.hosts, [*self._variables.values(), *ALSO_SAID.values()])
+        groups = variables.alike(cluster.hosts, [*(PREFIX + option for option in self._variables),
+                                                 *ALSO_SAID.values()])
         said = [self._said(functools.partial(_value, variables, group[0]), OF_CLUSTER) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
@@ -232,7 +238,7 @@ class ActionModule(ClusterAction):
 
     def _said(self, value: Callable[[str], Any], only: Sequence[str]) -> Dict[str, Any]:
         """{option: what its variable says} of these, and of ALSO_SAID, which the task does not give."""
-        variables = {option: variable for option, variable in self._variables.items() if option in only}
+        variables = {option: PREFIX + option for option in self._variables if option in only}
         variables.update((option, variable) for option, variable in ALSO_SAID.items()
                          if option not in self._task.args)
         found = {option: value(variable) for option, variable in variables.items()}
@@ -247,7 +253,7 @@ class ActionModule(ClusterAction):
             raise self._in_words(error) from error
 
     def _in_words(self, error: GpuOpsError) -> GpuOpsError:
-        return GpuOpsError.because([each.named(self._variables) for each in error.refusals], **error.details)
+        return error.named(self._variables)
 
     def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
@@ -354,8 +360,9 @@ class ActionModule(ClusterAction):
         """Who has to do what about a place that is kept; '' where another run is at work, or was."""
         since = slot.since.isoformat()
         if slot.state == records.FAILED:
-            return "%s is out of service, its change has failed (%s): %s When it was looked at: %s" % (
-                slot.host or node, since, slot.reason, _freeing(options, node))
+            # Not each was out of service, and some were put back
+            return "The change of %s has failed (%s): %s. It keeps its place. When it was looked at: %s" % (
+                slot.host or node, since, slot.reason.rstrip("."), _freeing(options, node))
         if slot.run == self._run:
             return ("%s was begun with (%s), and what became of it is not known. Do: see to it that it can be reached, "
                     "and run this again, which goes on with it first" % (slot.host or node, since))
@@ -672,14 +679,15 @@ def _freeing(options: Mapping[str, Any], node: str) -> str:
     """The command by which a person says that a failure was looked at, and what it needs beside: no secret is in it."""
     access = {name: value for name, value in options.items()
               if name in Connection.__dataclass_fields__ and value not in (None, "", [], {})}
-    # One that is given as data has its users' secrets
-    hidden = [name for name in FROM_ENVIRONMENT if name in access and (
-        name not in SHOWN or not isinstance(access[name], str))]
+    said = connection_of_environment()
+    # One that is given as data has its users' secrets, and a file that the environment names may be gone with its job
+    hidden = [name for name in (*SHOWN, *NOT_SHOWN) if name in access and (
+        name in NOT_SHOWN or isinstance(access[name], dict) or access[name] == said[name][1])]
     given = {"state": ENDED, "outcome": records.FREED, "name": node,
              **{name: access[name] for name in SHOWN if name in access and name not in hidden},
              **{name: options[name] for name, default in (("pool", records.DEFAULT_POOL), ("namespace", NAMESPACE))
                 if options[name] != default}}
-    beside = ["%s set" % " and ".join(FROM_ENVIRONMENT[name] for name in hidden)] if hidden else []
+    beside = ["%s set" % " and ".join(said[name][0] for name in hidden)] if hidden else []
     # No variable of the environment says these
     beside += ["the option `proxy_headers`"] if "proxy_headers" in access else []
     return "ansible localhost -m gpuops.nvidia.gpu_rollout -a %s%s" % (

@@ -96,7 +96,7 @@ def many_are_sick(
             refusal = differing(variable, there)
         else:
             refusal = stopped({host: of_host for host, of_host in codes.items() if of_host}, len(there),
-                              _limits({} if asked[0] is None else asked[0]))
+                              _limits({} if asked[0] in (None, "") else asked[0]))
         if refusal is not None:
             found.update(dict.fromkeys(there, _said(refusal)))
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional
+from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -94,6 +94,15 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def connection_of_environment() -> Dict[str, Tuple[str, Any]]:
+    """{option: (variable of the environment that says it, what it says; None where it does not)}."""
+    spec = auth_argument_spec(env_fallback)
+    said = ArgumentSpecValidator(spec).validate({}).validated_parameters
+    variables = {name: option["fallback"][1] for name, option in spec.items() if "fallback" in option}
+    return {name: (next(filter(os.environ.__contains__, names), names[0]), said.get(name))
+            for name, names in variables.items()}
 
 
 def checked(given: Mapping[str, Any], arguments: Mapping[str, Any], module: str) -> Dict[str, Any]:

@@ -295,7 +295,7 @@ def _refuse_disagreement(wanted: Sequence[Wanted]) -> None:
         try:
             shared_of(said)
         except GpuOpsError as error:
-            raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals]) from error
+            raise error.named(each.variables) from error
 
 
 def _refuse_contradictions(wanted: Wanted) -> None:
@@ -304,8 +304,7 @@ def _refuse_contradictions(wanted: Wanted) -> None:
         if not wanted.is_absent:
             objects(wanted.component, wanted.parameters)
     except GpuOpsError as error:
-        refusals = [refusal.named(wanted.variables) for refusal in error.refusals]
-        raise GpuOpsError.because(refusals, **error.details) from error
+        raise error.named(wanted.variables) from error
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

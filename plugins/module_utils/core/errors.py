@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
 from .refusal import Refusal, as_result, told
 from .secrets import hidden
@@ -56,6 +56,10 @@ class GpuOpsError(Exception):
 
     def __str__(self) -> str:
         return told(self.refusals)
+
+    def named(self, variables: Mapping[str, str]) -> GpuOpsError:
+        """With the reader's variables in place of options. variables: {option: variable}."""
+        return GpuOpsError.because([each.named(variables) for each in self.refusals], **self.details)
 
     def result(self) -> Dict[str, Any]:
         """The keys of a failed module result; commands tell of addresses whose passwords nobody here was given."""

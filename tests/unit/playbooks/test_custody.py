@@ -61,8 +61,28 @@ def test_who_is_taken_together_with_a_host_that_the_play_does_not_have_is_not_ta
     controller: Controller, api: Api, store: Store
 ) -> None:
     [[refused]] = played(controller, api, {"name": NAME, "state": "taken", "together": ["host-2"]})
-    assert refused["code"] == "cluster.hosts_not_of_play" and "`together` names host-2" in refused["found"]
+    assert refused["code"] == "cluster.hosts_not_of_play", refused
+    assert "`node_maintenance_together` names host-2" in refused["found"]
     assert store.get("Node", "", "host-1")["spec"].get("unschedulable") is None
+
+
+def test_a_refusal_names_the_role_s_variables_where_those_of_the_hosts_count(
+    controller: Controller, api: Api, store: Store
+) -> None:
+    store.more["PodDisruptionBudget"] = ("policy/v1", "poddisruptionbudgets", True)
+    store.put(pod("bare", owner=None, node_name="host-1"))
+    taken = {"name": NAME, "state": "taken"}
+    told = played(
+        controller, api, taken, {**taken, "lease_seconds": 0}, {**taken, "together": ["host-1"]},
+        {"hosts": ["host-1"], "state": "taken"}, {**taken, "from_variables": False, "kubeconfig": str(api.kubeconfig)},
+        variables={"node_maintenance_timeout": 0})
+    lost, short, beside, of_many, by_option = [result for [result] in told]
+    for refused in (lost, of_many["of_hosts"]["host-1"]):
+        assert refused["option"] == "node_maintenance_force", refused["msg"]
+        assert "with `node_maintenance_force`." in refused["msg"]
+    assert "`node_maintenance_lease_seconds` is 0 and `node_maintenance_wait_timeout` is 900" in short["found"]
+    assert "`node_maintenance_timeout` is 0" in beside["found"]
+    assert by_option["option"] == "force" and "with `force`." in by_option["msg"]
 
 
 def test_a_job_of_awx_is_told(controller: Controller, api: Api, store: Store) -> None:

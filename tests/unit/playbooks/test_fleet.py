@@ -250,6 +250,7 @@ def test_a_host_that_is_no_node_is_refused_before_it_is_changed(fleet: Fleet) ->
     told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"), canned={
         "gpu_plan": planned(Plan(steps=(step,)), proof={}), "checked": {"changed": False, "checks": []}})
     assert "no Node gpu-2 in the cluster of this host" in told, told
+    assert "(K8S_AUTH_KUBECONFIG or K8S_AUTH_HOST, as a credential of AWX does)" in told, told
     assert "Install and configure the container toolkit] *" in told and "changed: [gpu-2]" not in told, told
     assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
 

@@ -77,7 +77,7 @@ def test_a_canary_on_which_no_container_gets_a_gpu_stays_out_and_the_others_are_
                     broken="validation.check_failed")
     (failed,) = site.changed()
     told = " ".join(done.stdout.split())
-    assert done.returncode == 2 and "no container gets a device Rolled back to driver 580.178.04" in told, told
+    assert done.returncode == 2 and "no container gets a device. Rolled back to driver 580.178.04" in told, told
     assert site.cordoned() == [failed] and site.held() == {failed: "failed"}
     (gate,) = in_cluster(watched)
     assert gate["host"] == failed and gate["cordoned"] and gate["has_plugin"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
@@ -224,6 +225,32 @@ def test_who_says_so_has_them_repaired_all_the_same(site: Site) -> None:
     sick = {name: host(RESET, looks=[found("xid 79"), found()]) for name in ("gpu-1", "gpu-2", "gpu-3")}
     told = repair(site, sick, gpu_repair_breaker=False, gpu_rollout_limit=3)
     assert repaired(site) == ["gpu-1", "gpu-2", "gpu-3"] and site.cordoned() == [], told
+
+
+@pytest.mark.parametrize("said, repaired_ones", [
+    ({"gpu_repair_max_failures": 0}, 1),
+    pytest.param({"gpu_repair_max_failures": "", "gpu_repair_breaker": ""}, 2, marks=pytest.mark.variation)])
+def test_a_repair_ends_after_the_failures_that_its_own_variable_says_and_not_where_it_is_left_empty(
+    in_words: Hosts, said: Dict[str, Any], repaired_ones: int
+) -> None:
+    """As a form gives it where nobody has answered; and what it is itself, anybody may say of it."""
+    site = Site(in_words, names(2))
+    stays = host(RESET, looks=[found("xid 95"), STILL_SICK])
+    told = repair(site, dict.fromkeys(site.there, stays), "--forks", "1", "-e", json.dumps(said), "-e",
+                  '{"gpu_components": [], "gpu_rollout_canaries": "none", "gpu_run_repairs": "true"}',
+                  gpu_rollout_limit=2, gpu_rollout_timeout=5)
+    assert len(repaired(site)) == repaired_ones, told
+    assert ("raise `gpu_repair_max_failures`. [rollout.too_many_failures]" in told) == (repaired_ones == 1), told
+
+
+def test_what_would_make_it_something_else_than_a_repair_is_refused_before_anything_is_touched(site: Site) -> None:
+    """Extra variables overrule those of a play, and in AWX those of a template are extra ones."""
+    others = {"gpu_rollout_canaries": "every_kind", "gpu_rollout_aim": "workflow-12", "gpu_rollout_max_failures": 0,
+              "gpu_components": ["device_plugin"]}
+    told = repair(site, {"gpu-1": host(RESET)}, "--check", "-e", json.dumps(others))
+    assert site.hosts.calls("gpu_health") == 0 and site.hosts.writes() == [], told
+    assert "[playbook.not_a_repair]" in told and all(name in told for name in others), told
+    assert "gpu_components=[], gpu_rollout_aim=repair, gpu_rollout_canaries=none, gpu_rollout_max" in told, told
 
 
 @pytest.mark.variation

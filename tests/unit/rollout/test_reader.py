@@ -21,11 +21,13 @@ from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fleet.model import fleet_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    FAILED,
     NodeState,
     OpenRollout,
     Pool,
     Record,
     Run,
+    Slot,
     read_record,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known
@@ -81,6 +83,25 @@ class TestTheCommandThatFreesAHost:
         assert told == more and "s3cret" not in str(given)
         assert given == {**ENDED, "host": "https://api.example", **({"username": "me"} if "username" in access else {})}
 
+    @pytest.mark.parametrize("variables, options, names", [
+        ({"K8S_AUTH_KUBECONFIG": "/tmp/awx_4711/tmpk3yx"}, {}, ["K8S_AUTH_KUBECONFIG"]),
+        ({"K8S_AUTH_KUBECONFIG": "/tmp/awx_4711/tmpk3yx"}, {"kubeconfig": "/tmp/awx_4711/tmpk3yx"},
+         ["K8S_AUTH_KUBECONFIG"]),
+        ({"K8S_AUTH_HOST": "https://b", "K8S_AUTH_VERIFY_SSL": "false", "K8S_AUTH_CA_CERT": "/tmp/awx_4711/tmpca"}, {},
+         ["K8S_AUTH_HOST", "K8S_AUTH_VERIFY_SSL", "K8S_AUTH_CA_CERT"]),
+        ({"K8S_AUTH_HOST": "https://b", "K8S_AUTH_API_KEY": "s3cret"}, {"kubeconfig": "/k", "host": None,
+                                                                       "api_key": None}, [])])
+    def test_what_the_environment_of_a_run_says_is_named_and_not_shown(
+        self, monkeypatch: pytest.MonkeyPatch, variables: Dict[str, str], options: Dict[str, Any], names: List[str]
+    ) -> None:
+        """AWX writes a credential's files for the time of a job, and a command is typed after it."""
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        given = checked({"state": "ended", "outcome": "freed", **options}, ActionModule.ARGUMENTS, "gpu_rollout")
+        command, more = typed(**given)
+        assert more == (" and ".join(names) + " set" if names else "")
+        assert command == {**ENDED, **({"kubeconfig": "/k"} if not names else {})}
+
     def test_what_is_not_set_is_not_in_it(self) -> None:
         given, _more = typed(kubeconfig="/k", context="", ca_cert=None, impersonate_groups=[])
         assert given == {**ENDED, "kubeconfig": "/k"}
@@ -104,6 +125,16 @@ class TestModesOfNoGroup:
 
     def test_nothing_is_said_where_a_cluster_is_not_known(self) -> None:
         assert _of_no_group([planned("a", ["c.1"], h1={}), {"name": "b", "failed": True}], "x") == []
+
+
+@pytest.mark.parametrize("reason", ["it does not load", "It does not load.", "not loaded [driver.not_loaded]"])
+def test_a_failed_change_is_told_of_a_node_in_service_as_of_one_that_is_not(reason: str) -> None:
+    """A change up to service_restart never takes its node out, and one that cannot be drained is put back."""
+    action = ActionModule.__new__(ActionModule)
+    slot = Slot("gpu-7", "a@here", datetime(2026, 7, 1, tzinfo=timezone.utc), FAILED, reason=reason)
+    told = action._left("node-7", slot, {"pool": "gpus", "namespace": NAMESPACE})
+    assert told.startswith("The change of gpu-7 has failed (2026-07-01T00:00:00+00:00): %s. It keeps its place. "
+                           "When it was looked at: ansible localhost " % reason.rstrip("."))
 
 
 @pytest.mark.parametrize("caps, is_told", [
