@@ -9,6 +9,7 @@ playbooks, whose results have only a message, end it with the code in brackets.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +71,12 @@ class Site:
     option: str
 
 
-def sites() -> List[Site]:
+@functools.lru_cache(maxsize=None)
+def sites() -> Sequence[Site]:
     """Every place that makes a refusal."""
     sources = {path.relative_to(PLUGINS).as_posix(): ast.parse(path.read_text()) for path in _sources()}
     carriers = _carriers(sources.values())
-    return [site for name, tree in sources.items() for site in _sites(name, tree, carriers)] + list(_of_tasks())
+    return (*(site for name, tree in sources.items() for site in _sites(name, tree, carriers)), *_of_tasks())
 
 
 def _of_tasks() -> Iterator[Site]:

@@ -70,7 +70,9 @@ def environment() -> Dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "NO_COLOR": "1",
         "PATH": "%s:%s" % (workspace.venv() / "bin", os.environ.get("PATH", os.defpath)),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # Each program of a test would compile the collection anew, and none is to write into the tree
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(workspace.work_root() / "bytecode"),
         "PYTHONUNBUFFERED": "1",
     })
     return variables

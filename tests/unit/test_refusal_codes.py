@@ -15,7 +15,7 @@ from refusals import PLUGINS, VALUE, Site, pattern
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
 
-SITES: List[Site] = refusals.sites()
+SITES = refusals.sites()
 CODED = [site for site in SITES if site.code]
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name

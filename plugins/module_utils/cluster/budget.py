@@ -472,7 +472,7 @@ def prove_unchanged(client: Client, namespace: str, node: str, run: str, since: 
     """Raises GpuOpsError where another run has failed with a node, or began with it after an instant, in any pool: of
     its host is known then what was so before.
 
-    Who has the Lease of the node asks. What is there of earlier is of a run that is no more, and was seen with its host.
+    Who has the Lease of the node asks. What began earlier is of a run that is no more, and was seen with its host.
     """
     record, _version = _read(client, _path_of(namespace))
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
