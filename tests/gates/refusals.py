@@ -13,7 +13,7 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Dict, Iterable, Iterator, Mapping, Sequence
 
 import yaml
 from workspace import REPOSITORY

@@ -18,6 +18,8 @@ REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # What uses one processor, or waits for its disk and the network, runs behind the tests in what they leave over
 BESIDE_SECONDS = 5400
+# The log says which tests were the slowest
+_ALWAYS = ("-p", "no:cacheprovider", "--durations=25", "--durations-min=5")
 # Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm, Prometheus, an API
 # server or node-problem-detector (which are built first), or that stop a run at many of its steps: too long for the
 # inner loop. Those that only wait, for an alert to fire, come first: at the end nobody would use the processors
@@ -168,7 +170,7 @@ def _unit_variations(bench: Bench) -> None:
 
 
 def _pytest(workers: int) -> List[Word]:
-    return [_tool("pytest"), "--quiet", "--numprocesses", str(workers), "-p", "no:cacheprovider"]
+    return [_tool("pytest"), "--quiet", "--numprocesses", str(workers), *_ALWAYS]
 
 
 def _processors() -> int:
@@ -202,7 +204,7 @@ def _package(bench: Bench) -> None:
 
 
 def _slow(bench: Bench) -> None:
-    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "tests/slow"], cwd=REPOSITORY)
+    bench.pytest([_tool("pytest"), "--verbose", *_ALWAYS, "tests/slow"], cwd=REPOSITORY)
 
 
 def _lab_parts(bench: Bench) -> None:
@@ -225,5 +227,5 @@ def _on_hosts(bench: Bench, which: str) -> None:
     # Those that share a laboratory stay together
     side_by_side: List[Word] = ["--numprocesses", str(_waiting_workers()), "--dist", "loadscope",
                                 "--no-loadscope-reorder"]
-    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "-m", which, *side_by_side,
-                  "tests/integration"], cwd=REPOSITORY)
+    bench.pytest([_tool("pytest"), "--verbose", *_ALWAYS, "-m", which, *side_by_side, "tests/integration"],
+                 cwd=REPOSITORY)
