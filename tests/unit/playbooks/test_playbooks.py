@@ -241,7 +241,7 @@ class TestAStartupTaint:
         assert names[place + 1:] == [
             "Conclude what was found of these nodes", "Close the rollout", "Say what was left out",
             # These have no node
-            "Change hosts of no cluster, one after another", "Say what is out of service",
+            "Change hosts of no cluster, one after another", "Say what waits for somebody",
             "Say what is left to a later run"]
         [validate], [_remember, taint, stop, untaint] = plays[place]["tasks"], plays[place + 1]["tasks"]
         assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"

@@ -150,7 +150,7 @@ def test_a_failure_is_not_forgotten_and_checks_of_the_user_s_roll_back(in_words:
                      "--forks", "1", gpu_rollout_checks=checks, gpu_rollout_limit=3)
     (failed,) = site.changed()
     assert "Rolled back to driver 570.1" in first.stdout or "could not be rolled back" in first.stdout, first.stdout
-    _before, _name, at_the_end = first.stdout.partition("PLAY [Say what is out of service]")
+    _before, _name, at_the_end = first.stdout.partition("PLAY [Say what waits for somebody]")
     assert re.search(r"The change of %s has failed \(.+\): 4 GB/s\. It keeps" % failed, at_the_end), first.stdout
     assert re.search(r"4 GB/s\. .*olled back.*\. When it was looked at: ansible ", first.stdout), first.stdout
     assert "-m gpuops.nvidia.gpu_rollout -a" in at_the_end and site.held()[failed] == "failed"
