@@ -207,13 +207,17 @@ class ActionModule(ClusterAction):
             if cluster.hosts:
                 self._hosts = {_node_of(variables, host): host for host in cluster.hosts}
                 try:
-                    found = self.ask({**self._agreed(variables, cluster), **given, **cluster.options})
+                    said = self._agreed(variables, cluster, OF_RECORD)
+                    found = self.ask({**said, **given, **cluster.options})
                 except GpuOpsError as error:
-                    found = failed(self._in_words(error))
+                    said, found = {}, failed(self._in_words(error))
                 if found.get("failed"):
-                    # Of none of them anybody knows whether it may be opened
+                    # Of none of them anybody knows whether it may be opened: who has its Lease asks once more
                     found["of_hosts"] = {host: {"place": "unknown", "unit": "", "why": found["msg"]}
                                          for host in cluster.hosts}
+                    found["namespace"] = said.get("namespace", NAMESPACE)
+                    age = timedelta(seconds=int(given.get("age") or 0))
+                    found["since"] = (datetime.now(timezone.utc) - age).isoformat()
                 told.append({"name": str(cluster), "hosts": list(cluster.hosts), "failed": False, "changed": False,
                              "nodes": [], **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told,
@@ -221,11 +225,13 @@ class ActionModule(ClusterAction):
                              for each in told if each["failed"]],
                 "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
-    def _agreed(self, variables: PlayVariables, cluster: PlayCluster) -> Dict[str, Any]:
+    def _agreed(
+        self, variables: PlayVariables, cluster: PlayCluster, only: Sequence[str] = OF_CLUSTER
+    ) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
         groups = variables.alike(cluster.hosts, [*(PREFIX + option for option in self._variables),
                                                  *ALSO_SAID.values()])
-        said = [self._said(functools.partial(_value, variables, group[0]), OF_CLUSTER) for group in groups]
+        said = [self._said(functools.partial(_value, variables, group[0]), only) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
             variable = {**self._variables, **ALSO_SAID}[option]
@@ -494,7 +500,8 @@ class ActionModule(ClusterAction):
         if not held:
             return {"changed": False, "nodes": [], "of_hosts": {}, **known}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
-        over = {node: slot for node, slot in held.items() if slot.run not in at_work}
+        over = {node: slot for node, slot in held.items() if slot.run not in at_work and not (
+            known and records.was_at_work(record.pool(name), slot, datetime.fromisoformat(known["since"])))}
         settled = records.settled(record, name, over)
         if not check_mode:
             settled = budget.change(lambda there: records.settled(there, name, over))

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from ..core.errors import GpuOpsError
+from ..core.times import epoch
 from ..core.waiting import wait_for
 from ..rollout.budget import (
     FAILED,
@@ -47,6 +48,7 @@ from ..rollout.budget import (
     goes_on,
     is_held,
     read_record,
+    was_at_work,
     without_the_gone,
     written,
 )
@@ -468,19 +470,21 @@ def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) 
         option="lease_seconds")
 
 
-def prove_unchanged(client: Client, namespace: str, node: str, run: str, since: datetime) -> None:
-    """Raises GpuOpsError where another run has failed with a node, or began with it after an instant, in any pool: of
-    its host is known then what was so before.
+def prove_unchanged(client: Client, namespace: str, node: str, run: str, since: datetime, renewed: str = "") -> None:
+    """Raises GpuOpsError where another run has failed with a node, in any pool, or was at work there after an instant
+    and has not ended that: of its host is known then what was so before.
 
-    Who has the Lease of the node asks. What began earlier is of a run that is no more, and was seen with its host.
+    Who has the Lease of the node asks. A change that began earlier is of a run that is no more: where that was so at
+    the instant already, it was seen with its host. renewed: when that run had renewed the Lease last, by its own clock.
     """
+    was_held = bool(renewed) and epoch(renewed) > since.timestamp()
     record, _version = _read(client, _path_of(namespace))
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
         if slot.state == FAILED:
             what = "has failed with node %s in pool %s (%s)" % (node, pool, slot.reason)
-        elif slot.run != run and slot.since > since:
-            what = "began with node %s in pool %s at %s, after its host was looked at, and has not ended it" % (
-                node, pool, instant_text(slot.since))
+        elif slot.run != run and (was_held or was_at_work(record.pool(pool), slot, since)):
+            what = "began with node %s in pool %s at %s, was at work after its host was looked at, and has not ended " \
+                "it" % (node, pool, instant_text(slot.since))
         else:
             continue
         raise GpuOpsError(

@@ -537,6 +537,13 @@ def is_late(pool: Pool, node: str, run: str, outcome: str) -> bool:
         pool, run)
 
 
+def was_at_work(pool: Pool, slot: Slot, since: datetime) -> bool:
+    """Whether the run of a slot began with it after an instant, or has said since that it is at work: what was known of
+    its host then may be so no more."""
+    run = pool.rollout.runs.get(slot.run) if pool.rollout is not None else None
+    return slot.since > since or (run is not None and run.seen > since)
+
+
 def _takes_part(pool: Pool, run: str) -> bool:
     return pool.rollout is not None and run in pool.rollout.runs
 
@@ -772,7 +779,7 @@ def _of_its_unit(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> An
         failure = failed_by(slot, [host.policy]) or slot
         if failure.state == FAILED:
             return Answer(refusals=(failed_before(host, failure.reason),), is_final=True)
-    working = [(name, each) for name, each in held if each.state == WORKING]
+    working = [(name, each) for name, each in held if each.state == WORKING and _takes_part(pool, each.run)]
     if working:
         name, each = working[0]
         return Answer(waiting=Waiting(unit, Cause.run, "%s is at work by run %s" % (name, each.run), each.since))
@@ -862,7 +869,8 @@ def _present(
     repaired: Set[str] = set()
     canaries: Set[str] = set()
     failed: Dict[str, str] = {}
-    otherwise: Dict[str, str] = {}
+    otherwise: Set[str] = set()
+    before: Dict[str, str] = {}
     proving: Dict[str, str] = {}
     for node, slot in without_the_gone(pool, nodes).slots.items():
         name = names.get(node, node_name(node))
@@ -879,11 +887,15 @@ def _present(
         if failure is not None:
             failed[name] = failure.reason
             canaries.update([name] if failure.proofs else ())
+            own = rollout.of_run.get(name)
+            goes_on_so = stands.state == WORKING if own is None or not own.plan else (
+                failed_by(stands, [own.policy]) is None)
+            otherwise.update([name] if goes_on_so else ())
         if stands.state == WORKING:
             half_done.add(name)
             repaired.update([name] if began_a_repair(stands) and asking.aim != REPAIR else ())
         elif failure is None:
-            otherwise[name] = stands.reason
+            before[name] = stands.reason
     # What another run is changing may be out of reach for a while, as for a reboot
     unreachable = {name for name, host in rollout.of_run.items()
                    if name in asking.unreachable or not host.reachable} - elsewhere
@@ -925,7 +937,8 @@ def _present(
         done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,
-        failed_before=otherwise, failed_canaries=frozenset(canaries), unhealthy=unhealthy, found=frozenset(found),
+        otherwise=frozenset(otherwise), failed_before=before, failed_canaries=frozenset(canaries),
+        unhealthy=unhealthy, found=frozenset(found),
         cordoned={names[state.name]: state.cordoned_by for state in nodes.values() if state.cordoned_by},
         by_themselves=frozenset(names[state.name] for state in nodes.values() if state.by_itself),
         marked={names[state.name]: ", ".join(state.marks) for state in nodes.values() if state.marks},

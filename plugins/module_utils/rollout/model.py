@@ -250,6 +250,8 @@ class Present:
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.
     failed:           {host: what failed} by a change of this policy; they keep their places.
+    otherwise:        those of failed that this run changes in another way, or that somebody has begun with so since:
+                      they failed for others, and for themselves it is not over.
     failed_before:    the same by another policy: they keep their places, and say nothing of this one.
     failed_canaries:  those of failed that were to prove the change.
     unhealthy:        {changed host: what is wrong with it since}.
@@ -278,6 +280,7 @@ class Present:
     done: FrozenSet[str] = frozenset()
     left: FrozenSet[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)
+    otherwise: FrozenSet[str] = frozenset()
     failed_before: Mapping[str, str] = field(default_factory=dict)
     failed_canaries: FrozenSet[str] = frozenset()
     unhealthy: Mapping[str, str] = field(default_factory=dict)

@@ -425,7 +425,9 @@ class _Standing:
         self._present = present
         hosts = rollout.hosts
         self._new = frozenset(name for name, host in hosts.items() if not host.in_service)
-        self._failed: Mapping[str, str] = {**present.failed_before, **present.failed}
+        goes_on = present.half_done & present.otherwise
+        self._failed: Mapping[str, str] = {
+            name: why for name, why in {**present.failed_before, **present.failed}.items() if name not in goes_on}
         self._slots = self._slots_of(present.half_done)
         self._stopped = tuple(self._reasons_to_stop()) if rollout.is_counted else ()
         # What is in progress or failed through us, and all that is out of service
@@ -478,7 +480,7 @@ class _Standing:
 
     def _failed_now(self, name: str) -> bool:
         """One that failed by another policy may be tried by this one."""
-        return name in self._present.failed
+        return name in self._present.failed and name not in self._present.otherwise
 
     def _slots_of(self, half_done: FrozenSet[str]) -> Slots:
         present, seen = self._present, set(self._new)

@@ -399,19 +399,24 @@ def test_a_run_that_lost_its_place_while_it_waited_for_the_node_does_not_touch_i
 
 @pytest.mark.parametrize("ends, pool, is_opened", [
     ("failed", POOL, False), ("killed", POOL, False), ("done", POOL, True), ("failed", "other", False),
-    ("killed before", POOL, True)])
+    ("killed before", POOL, True), ("killed at work", POOL, False)])
 def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended(
     ends: str, pool: str, is_opened: bool
 ) -> None:
     """Its host needed nothing when the run looked that waits for it now."""
     store, time = store_of(), Time()
-    way, since = Way(store, "m", time), NOW + timedelta(seconds=-9 if ends == "killed before" else -1)
+    is_earlier = ends in ("killed before", "killed at work")
+    way, since = Way(store, "m", time), NOW + timedelta(seconds=-9 if is_earlier else -1)
     way.budget = Budget(way.client, "gpuops", pool, NodeReading(), lambda run: True, clock=time.clock, sleep=time.sleep)
-    looked = NOW if ends == "killed before" else since - timedelta(seconds=9)
+    looked = NOW if is_earlier else since - timedelta(seconds=9)
     rollout = rollout_of(hosts("n1", "n2"))
     assert way.budget.ask(asking("n1", way.run.identity, now=since), rollout).may_start
     taking = replace(TAKING, place=partial(prove_place, way.client, "gpuops", pool, "n1", way.run.identity))
     way.custody().take("n1", taking)
+    lease = way.client.get("/apis/coordination.k8s.io/v1/namespaces/gpuops/leases/custody-n1")
+    lease["spec"]["renewTime"] = (looked + timedelta(seconds=5 if ends == "killed at work" else -5)).strftime(
+        "%Y-%m-%dT%H:%M:%S.%fZ")
+    way.client.patch("/apis/coordination.k8s.io/v1/namespaces/gpuops/leases/custody-n1", {"spec": lease["spec"]})
 
     def over() -> None:
         way.give_back("n1", *(["a part is to go"] if ends == "failed" else []))

@@ -251,3 +251,10 @@ def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts
     told = " ".join((done.stdout + done.stderr).split())
     assert "stay as they are: Found: the record of rollouts in the cluster cannot be read" in told, told
     assert "is not known: Found: the record of rollouts" in told.partition("Say what waits for somebody")[2], told
+
+
+def test_hosts_that_do_not_agree_about_what_nobody_needs_are_offered_all_the_same(in_words: Hosts) -> None:
+    site = Site(in_words, names(2))
+    done = site.run({"gpu_plan": NOTHING}, gpu_rollout_limit="{{ 2 if inventory_hostname == 'gpu-1' else 3 }}")
+    labels = [each["metadata"]["labels"] for each in in_words.api.state.nodes]
+    assert done.returncode == 0 and all("nvidia.com/gpu.present" in each for each in labels), done.stdout

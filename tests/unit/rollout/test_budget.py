@@ -487,6 +487,26 @@ class TestSlots:
         assert [each.code for each in room.ask("h2", "z").refusals] == ["rollout.too_many_failures"]
         assert not room.ask("h1", "z").may_start
 
+    @pytest.mark.parametrize("killed", [False, True], ids=["not begun", "begun and killed"])
+    def test_what_failed_by_the_change_of_others_keeps_no_host_from_its_own(self, killed: bool) -> None:
+        """As of repairs, each of which has its own next rung."""
+        room = Room(rollout_of(*fleet(2, policy="repair=reset"), limit=3, max_failures=9))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.close()
+        own = host("h1", policy="repair=reboot", half_done=killed)
+        if killed:
+            room.rollout = rollout_of(own, limit=3)
+            assert room.begin("h1", "b").may_start
+            room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
+            room.dead = {"b"}
+        room.rollout = rollout_of(own, host("h2", policy="repair=reset"), limit=3, max_failures=9)
+        assert room.ask("h1", "c").may_start and room.ask("h2", "c").may_start
+        room.rollout = rollout_of(own, host("h2", policy="repair=reset"), limit=3, max_failures=0)
+        room.close("c")
+        room.dead.add("c")
+        assert [each.code for each in room.ask("h2", "d").refusals] == ["rollout.too_many_failures"]
+
     @pytest.mark.parametrize("begins", [False, True], ids=["it was killed before it began", "in the middle"])
     def test_a_cure_that_was_killed_makes_up_for_no_failure(self, begins: bool) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))

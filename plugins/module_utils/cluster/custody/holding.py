@@ -72,6 +72,12 @@ class Holding:
         self._cluster, self._run, self._namespace, self._wait, self._tell = cluster, run, namespace, wait, tell
         self._clock, self._sleep, self._now = clock, sleep, now
         self._own: Dict[str, _Own] = {}
+        self._of_others: Dict[str, Record] = {}
+
+    def others_renewed(self, name: str) -> str:
+        """When another run had renewed the Lease of a node last before this one had it, by its clock; '' none had it.
+        """
+        return self._of_others[name].renewed if name in self._of_others else ""
 
     def acquire(self, node: Mapping[str, Any], seconds: int) -> bool:
         """Have the Lease of a node, for so many seconds. True where this run had it before.
@@ -85,6 +91,8 @@ class Holding:
             """None when it is ours, else what another run's says."""
             for _attempt in range(ATTEMPTS):
                 record = self._record(name)
+                if record is not None and record.holder not in ("", self._run.identity):
+                    self._of_others[name] = record
                 if record is not None and record.holder not in ("", self._run.identity) \
                         and not watch.has_run_out(record, self._clock()):
                     waiting.is_for(_held_by(name, record))
