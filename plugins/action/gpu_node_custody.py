@@ -94,18 +94,6 @@ class ActionModule(ClusterAction):
     _beside: Mapping[str, drains.DrainPolicy] = {}
     _listing = threading.Lock()
 
-    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
-        try:
-            return self._answer(task_vars)
-        except GpuOpsError as error:
-            raise self._in_words(error) from error
-
-    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        try:
-            return self._work(cluster, options, check_mode)
-        except GpuOpsError as error:
-            raise self._in_words(error) from error
-
     def _in_words(self, error: GpuOpsError) -> GpuOpsError:
         """Whose hosts say where their cluster is has set the role's variables, too: its tasks give them as options."""
         given = self._task.args
@@ -113,7 +101,7 @@ class ActionModule(ClusterAction):
             return error
         return error.named({variable[len(PREFIX):]: variable for variable in defaults(ROLE)})
 
-    def _answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._variables = task_vars
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
         task = checked(given, self.ARGUMENTS, self._name())
@@ -149,7 +137,7 @@ class ActionModule(ClusterAction):
                           for host, each in result["of_hosts"].items() if "diff" in each]
         return result
 
-    def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         run, name = this_run(options["run"], self._variables), options["name"]
         if options["state"] == RENEWED and check_mode:
             return {"changed": False, "custody": RENEWED, "run": run.identity, "notes": []}

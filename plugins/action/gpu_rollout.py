@@ -252,16 +252,10 @@ class ActionModule(ClusterAction):
         return {option: each for option, each in found.items()
                 if each is not None and (each != "" or option in COLLECTIONS)}
 
-    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        try:
-            return self._work(cluster, options, check_mode)
-        except GpuOpsError as error:
-            raise self._in_words(error) from error
-
     def _in_words(self, error: GpuOpsError) -> GpuOpsError:
         return error.named(self._variables)
 
-    def _work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
         marks = MarksInLists(cluster)
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],

@@ -44,7 +44,7 @@ class ClusterAction(ActionBase):
             try:
                 result = self.answer(task_vars)
             except GpuOpsError as error:
-                result = failed(error)
+                result = failed(self._in_words(error))
         for note in result.pop("warnings", ()):
             Display().warning(note)
         if not self._task.diff:
@@ -62,7 +62,7 @@ class ClusterAction(ActionBase):
         try:
             result = self.work((clients or Clients()).to(access), options, bool(self._task.check_mode))
         except GpuOpsError as error:
-            result = failed(error)
+            result = failed(self._in_words(error))
         told: Dict[str, Any] = remove_values(result, secrets(access))
         return told
 
@@ -72,6 +72,10 @@ class ClusterAction(ActionBase):
         if not boolean(given.pop(FROM_VARIABLES, False)):
             return given
         return {**connection(lambda name: worked_out(name, task_vars.get(name), self._templar)), **given}
+
+    def _in_words(self, error: GpuOpsError) -> GpuOpsError:
+        """As the reader knows what it is about, who may have set variables and no options."""
+        return error
 
     def _name(self) -> str:
         return str(self._task.action).rsplit(".", 1)[-1]
