@@ -218,7 +218,10 @@ def _drains_of(variables: PlayVariables, hosts: Sequence[str]) -> Dict[str, drai
 def _place_of(known: Sequence[Mapping[str, Any]], host: str) -> Dict[str, Any]:
     """Where what is known of a host may have been overtaken."""
     found = next((each for each in known if each.get("since") and host in each.get("hosts", ())), None)
-    return {} if found is None else {"place": {name: found[name] for name in ("namespace", "since")}}
+    if found is None:
+        return {}
+    return {"place": {"namespace": found["namespace"], "since": (found.get("since_of") or {}).get(
+        host, found["since"])}}
 
 
 def _instant(text: str) -> datetime:

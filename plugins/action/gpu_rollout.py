@@ -81,7 +81,8 @@ class ActionModule(ClusterAction):
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
         "reason": {"type": "str", "default": ""},
         "dead_runs": {"type": "list", "elements": "str", "default": []},
-        "age": {"type": "int"},
+        "read_at": {"type": "float"},
+        "read_again_at": {"type": "dict", "default": {}},
         "pool": {"type": "str", "default": records.DEFAULT_POOL},
         "namespace": {"type": "str", "default": NAMESPACE},
         "lease_namespace": {"type": "str", "default": NAMESPACE},
@@ -215,9 +216,7 @@ class ActionModule(ClusterAction):
                     # Of none of them anybody knows whether it may be opened: who has its Lease asks once more
                     found["of_hosts"] = {host: {"place": "unknown", "unit": "", "why": found["msg"]}
                                          for host in cluster.hosts}
-                    found["namespace"] = said.get("namespace", NAMESPACE)
-                    age = timedelta(seconds=int(given.get("age") or 0))
-                    found["since"] = (datetime.now(timezone.utc) - age).isoformat()
+                    found.update(_known_since(given, said.get("namespace", NAMESPACE), datetime.now(timezone.utc)))
                 told.append({"name": str(cluster), "hosts": list(cluster.hosts), "failed": False, "changed": False,
                              "nodes": [], **found})
         return {"changed": any(each["changed"] for each in told), "clusters": told,
@@ -488,14 +487,13 @@ class ActionModule(ClusterAction):
         record = budget.read()
         slots = record.pool(name).slots
         held = {node: slots[node] for node in self._hosts if node in slots}
-        known = {} if options["age"] is None else {
-            "namespace": options["namespace"],
-            "since": (budget.now() - timedelta(seconds=options["age"])).isoformat()}
+        known = _known_since(options, options["namespace"], budget.now())
         if not held:
             return {"changed": False, "nodes": [], "of_hosts": {}, **known}
         at_work = {self._run, *is_alive.heard_of(record.pool(name), budget.now())}
         over = {node: slot for node, slot in held.items() if slot.run not in at_work and not (
-            known and records.was_at_work(record.pool(name), slot, datetime.fromisoformat(known["since"])))}
+            known and records.was_at_work(record.pool(name), slot, datetime.fromisoformat(
+                known["since_of"].get(self._hosts[node], known["since"]))))}
         settled = records.settled(record, name, over)
         if not check_mode:
             settled = budget.change(lambda there: records.settled(there, name, over))
@@ -576,6 +574,21 @@ class _Living:
 
     def __call__(self, run: str) -> bool:
         return run not in self._known and run not in self._silent
+
+
+def _known_since(options: Mapping[str, Any], namespace: str, now: datetime) -> Dict[str, Any]:
+    """What who opens nodes is told of when their hosts were read; {} where nobody says when.
+
+    now: by the clock of the API server, which tells the time in whole seconds.
+    """
+    if options.get("read_at") is None:
+        return {}
+
+    def there(at: Any) -> str:
+        return (now - timedelta(seconds=int(time.time() - float(at)) + 2)).isoformat()
+
+    return {"namespace": namespace, "since": there(options["read_at"]),
+            "since_of": {host: there(at) for host, at in (options.get("read_again_at") or {}).items()}}
 
 
 def _identity(named: str, task_vars: Mapping[str, Any]) -> str:

@@ -198,7 +198,7 @@ options:
   known:
     description:
       - For V(returned) with O(hosts), their O(place), as RV(gpuops.nvidia.gpu_rollout#module:clusters) of V(settled)
-        has it where it was told its O(gpuops.nvidia.gpu_rollout#module:age).
+        has it where it was told its O(gpuops.nvidia.gpu_rollout#module:read_at).
     type: list
     elements: dict
     default: []

@@ -110,11 +110,15 @@ options:
     type: list
     elements: str
     default: []
-  age:
+  read_at:
     description:
-      - For V(settled), how many seconds ago that was read by which these hosts need nothing. C(known) of
-        M(gpuops.nvidia.gpu_node_custody) takes RV(clusters) then.
-    type: int
+      - For V(settled), when that was read by which these hosts need nothing, in seconds since the epoch by the clock of
+        the controller. C(known) of M(gpuops.nvidia.gpu_node_custody) takes RV(clusters) then.
+    type: float
+  read_again_at:
+    description: The same of hosts that were looked at since, by their names.
+    type: dict
+    default: {}
   signs:
     description:
       - What checks of yours have found of hosts, changed or not, by their names; of each a list of words that are the
@@ -300,8 +304,15 @@ clusters:
     failed: {description: Whether it could not be planned; C(msg) says why then., type: bool, returned: success}
     changed: {description: Whether its record has changed., type: bool, returned: with O(state=closed) or V(settled)}
     told: {description: What a person is to know of it., type: str, returned: with O(state=closed) where it failed}
-    namespace: {description: Where its record is., type: str, returned: with O(state=settled) and O(age)}
-    since: {description: When that was read which is O(age) old., type: str, returned: with O(state=settled) and O(age)}
+    namespace: {description: Where its record is., type: str, returned: with O(state=settled) and O(read_at)}
+    since:
+      description: O(read_at) by the clock of the API server.
+      type: str
+      returned: with O(state=settled) and O(read_at)
+    since_of:
+      description: O(read_again_at) of its hosts by the same clock.
+      type: dict
+      returned: with O(state=settled) and O(read_at)
     nodes:
       description: Nodes whose places were given back.
       type: list

@@ -8,12 +8,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Dict, List
 
 import pytest
-from canned import ACTION, Hosts
+from canned import ACTION, Hosts, planned
 from documentation import returned, undocumented
 from sites import CHANGE, MODULE, NOTHING, Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Taking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
     FAILED,
@@ -235,6 +237,37 @@ def test_nor_is_one_that_another_run_has_come_to_once_that_was_seen(in_words: Ho
     told = " ".join(done.stdout.split())
     assert site.cordoned() == ["gpu-1"] and list(site.held()) == ["gpu-1"], done.stdout
     assert "run r@other " + why in told and "[cluster.node_changed_since]" in told, done.stdout
+
+
+SICK = planned(Plan(), proof={}, validated=False)
+REFUSED = planned(Plan(refusals=(Refusal("driver.held", "the driver is held", "one that is not", "let it go"),)))
+
+
+@pytest.mark.parametrize("then, is_opened, told", [
+    (CHANGE, False, "so that it needs something: steps of class driver_reload."),
+    pytest.param(REFUSED, False, "so that it needs something: the driver is held.", marks=pytest.mark.variation),
+    pytest.param(NOTHING, True, "", marks=pytest.mark.variation),
+    pytest.param(SICK, True, "", marks=pytest.mark.variation),
+], ids=["half done", "refused", "done", "to be validated"])
+def test_a_host_is_looked_at_once_more_when_the_run_that_had_it_is_no_more(
+    in_words: Hosts, now: datetime, then: Dict[str, Any], is_opened: bool, told: str
+) -> None:
+    """That was at work yet when the host was planned, and is killed; where it shows itself once more after that, the
+    host is known better by now, too."""
+    site, run = Site(in_words, names(1)), custody.Run("a", "other")
+    seen = now + timedelta(seconds=6 if is_opened else -60)
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, seen - timedelta(
+        seconds=60)), seen=seen, seconds=1)))
+    Custody(site.client, run, "gpuops", 8, 0, str).take("gpu-1", Taking("maintenance"))
+    done = site.run({"gpu_plan": [NOTHING, then]})
+    assert (done.returncode == 0, site.cordoned() == []) == (is_opened, is_opened), done.stdout
+    assert told in " ".join(done.stdout.split()) and ("[playbook.needed_again]" in done.stdout) != is_opened
+    if not is_opened:
+        assert site.held() == {"gpu-1": "working"}, "it is gone on with"
+        in_words.put(gpu_plan=ACTION)
+        done = site.run({"gpu-1": {"gpu_plan": CHANGE}}, gpu_rollout_timeout=30)
+        assert done.returncode == 0 and site.changed() == ["gpu-1"] and site.cordoned() == [], done.stdout
+    assert site.held() == {}, done.stdout
 
 
 def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts) -> None:
