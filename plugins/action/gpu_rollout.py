@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import time
@@ -133,7 +134,7 @@ class ActionModule(ClusterAction):
         if planned is not None and planned["name"] == NO_CLUSTER:
             return self._without_cluster(options, planned)
         said = planned["options"] if planned is not None else self._said(
-            lambda name: worked_out(name, task_vars.get(name), self._templar), OF_RECORD)
+            lambda name: worked_out(name, task_vars.get(name), self._templar), (*OF_RECORD, *ALSO_SAID))
         return self.ask({**said, **self._given(task_vars)})
 
     def _plan_all(
@@ -211,25 +212,38 @@ class ActionModule(ClusterAction):
                     said = self._agreed(variables, cluster, OF_RECORD)
                     found = self.ask({**said, **given, **cluster.options})
                 except GpuOpsError as error:
-                    said, found = {}, failed(self._in_words(error))
-                if found.get("failed"):
-                    # Of none of them anybody knows whether it may be opened: who has its Lease asks once more
-                    found["of_hosts"] = {host: {"place": "unknown", "unit": "", "why": found["msg"]}
-                                         for host in cluster.hosts}
-                    found.update(_known_since(given, said.get("namespace", NAMESPACE), datetime.now(timezone.utc)))
-                told.append({"name": str(cluster), "hosts": list(cluster.hosts), "failed": False, "changed": False,
-                             "nodes": [], **found})
+                    found = failed(self._in_words(error))
+                untold = self._untold(variables, cluster, given, found) if found.get("failed") else [
+                    {"hosts": list(cluster.hosts)}]
+                told += [{"name": str(cluster), "failed": False, "changed": False, "nodes": [], **found, **each}
+                         for each in untold]
         return {"changed": any(each["changed"] for each in told), "clusters": told,
-                "warnings": ["Nodes of %s stay as they are: %s" % (each["name"], each["msg"])
-                             for each in told if each["failed"]],
+                "warnings": list(dict.fromkeys(
+                    "What runs hold of nodes of %s stays theirs, and none that is out of service is opened: %s" % (
+                        each["name"], each["msg"]) for each in told if each["failed"])),
                 "of_hosts": {name: what for each in told for name, what in each.pop("of_hosts", {}).items()}}
 
+    def _untold(
+        self, variables: PlayVariables, cluster: PlayCluster, given: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> List[Dict[str, Any]]:
+        """Of hosts of which nobody knows whether their nodes may be opened: who has the Lease of one asks once more,
+        where each says that the record is."""
+        of_namespaces: Dict[str, List[str]] = {}
+        for host in cluster.hosts:
+            namespace = str(given.get("namespace") or NAMESPACE)
+            with contextlib.suppress(GpuOpsError):
+                namespace = str(self._said(functools.partial(_value, variables, host), ("namespace",)).get(
+                    "namespace", namespace))
+            of_namespaces.setdefault(namespace, []).append(host)
+        return [{"hosts": hosts, **_known_since(given, namespace, datetime.now(timezone.utc)),
+                 "of_hosts": {host: {"place": "unknown", "unit": "", "why": found["msg"]} for host in hosts}}
+                for namespace, hosts in of_namespaces.items()]
+
     def _agreed(
-        self, variables: PlayVariables, cluster: PlayCluster, only: Sequence[str] = OF_CLUSTER
+        self, variables: PlayVariables, cluster: PlayCluster, only: Sequence[str] = (*OF_CLUSTER, *ALSO_SAID)
     ) -> Dict[str, Any]:
         """What the hosts of a cluster say of its rollout. Raises GpuOpsError where they do not agree."""
-        groups = variables.alike(cluster.hosts, [*(PREFIX + option for option in self._variables),
-                                                 *ALSO_SAID.values()])
+        groups = variables.alike(cluster.hosts, list(self._variables_of(only).values()))
         said = [self._said(functools.partial(_value, variables, group[0]), only) for group in groups]
         refusals = []
         for option in {name: None for each in said for name in each}:
@@ -241,12 +255,15 @@ class ActionModule(ClusterAction):
             raise GpuOpsError.because(refusals)
         return said[0] if said else {}
 
+    def _variables_of(self, options: Sequence[str]) -> Dict[str, str]:
+        found = {option: PREFIX + option for option in self._variables if option in options}
+        found.update((option, variable) for option, variable in ALSO_SAID.items()
+                     if option in options and option not in self._task.args)
+        return found
+
     def _said(self, value: Callable[[str], Any], only: Sequence[str]) -> Dict[str, Any]:
-        """{option: what its variable says} of these, and of ALSO_SAID, which the task does not give."""
-        variables = {option: PREFIX + option for option in self._variables if option in only}
-        variables.update((option, variable) for option, variable in ALSO_SAID.items()
-                         if option not in self._task.args)
-        found = {option: value(variable) for option, variable in variables.items()}
+        """{option: what its variable says} of these which the task does not give."""
+        found = {option: value(variable) for option, variable in self._variables_of(only).items()}
         # An empty text is what a form gives where nobody has answered; of a collection the policy refuses it
         return {option: each for option, each in found.items()
                 if each is not None and (each != "" or option in COLLECTIONS)}

@@ -61,6 +61,7 @@ from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
+from .selectors import Requirements, is_met, parsed
 
 RECORD, CAPS = "record", "caps"
 NODES = "/api/v1/nodes"
@@ -159,9 +160,19 @@ class Budget:
         return self._with_held(self._listed(names), pool)
 
     def _listed(self, names: Collection[str]) -> Dict[str, NodeState]:
-        found = self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
-                                   labelSelector=self._reading.selector)
+        found = list(self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
+                                        labelSelector=self._reading.selector))
+        if self._reading.selector:
+            wanted = parsed(self._reading.selector, "label_selector")
+            found += self._client.items(NODES, keep=lambda node: self._without_its_labels(node, wanted),
+                                        fieldSelector="spec.unschedulable=true")
         return {state.name: state for state in found}
+
+    def _without_its_labels(self, node: Mapping[str, Any], wanted: Requirements) -> Optional[NodeState]:
+        """A node that our runs keep out of service, and of which custody may have taken what it is listed by."""
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        is_of_pool = all(is_met(each, labels) or each["key"] not in labels for each in wanted)
+        return node_state(node, self._reading) if is_of_pool and cordoned_by(node) is not None else None
 
     def _with_held(self, nodes: Mapping[str, NodeState], pool: Pool) -> Dict[str, NodeState]:
         """With the Nodes that hold a place, each of which is asked for where it is not among them.
@@ -470,14 +481,16 @@ def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) 
         option="lease_seconds")
 
 
-def prove_unchanged(client: Client, namespace: str, node: str, run: str, since: datetime, renewed: str = "") -> None:
+def prove_unchanged(
+    client: Client, namespace: str, node: str, run: str, since: datetime, shown: Collection[str] = ()
+) -> None:
     """Raises GpuOpsError where another run has failed with a node, in any pool, or was at work there after an instant
     and has not ended that: of its host is known then what was so before.
 
     Who has the Lease of the node asks. A change that began earlier is of a run that is no more: where that was so at
-    the instant already, it was seen with its host. renewed: when that run had renewed the Lease last, by its own clock.
+    the instant already, it was seen with its host. shown: when runs have shown themselves at the node.
     """
-    was_held = bool(renewed) and epoch(renewed) > since.timestamp()
+    was_held = any(epoch(each) > since.timestamp() for each in shown)
     record, _version = _read(client, _path_of(namespace))
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
         if slot.state == FAILED:
@@ -508,11 +521,12 @@ def _read(client: Client, path: str) -> Tuple[Record, str]:
 
 
 def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[str] = ()) -> Optional[NodeState]:
-    """What a rollout wants to know of a Node; None for one without GPUs, unless it has one of these names."""
+    """What a rollout wants to know of a Node; None for one without GPUs, unless it has one of these names, or is out of
+    service by a run of ours: what shows its GPUs may have gone with our components."""
     facts = node_facts(node)
-    if not facts["present"] and facts["name"] not in names:
-        return None
     ours = cordoned_by(node) is not None
+    if not (facts["present"] or ours or facts["name"] in names):
+        return None
     is_theirs = bool(facts["unschedulable"]) and not ours
     # Of an admin's cordon nothing can be seen there, but of his mark
     held = str(facts["annotations"].get(HOLD) or "")

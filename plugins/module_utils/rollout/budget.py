@@ -466,6 +466,9 @@ def ended(
     if is_late(pool, node, run, outcome):
         return record
     at_work = slot is not None and slot.state == WORKING and slot.run != run
+    if at_work and outcome == LEFT and pool.rollout is not None and pool.rollout.left.get(node) == Left(run, reason):
+        # Said already, by a request whose answer was lost
+        return record
     if slot is not None and at_work and (outcome != FREED or _takes_part(pool, slot.run)):
         raise GpuOpsError(
             "rollout.held_by_another",
@@ -883,14 +886,17 @@ def _present(
             elsewhere.update([name] if slot.run != asking.run else ())
             proving.update(dict.fromkeys(slot.proofs, "%s, which is in progress" % name))
             continue
-        failure = failed_by(stands, policies)
+        failure, own = failed_by(stands, policies), rollout.of_run.get(name)
         if failure is not None:
             failed[name] = failure.reason
             canaries.update([name] if failure.proofs else ())
-            own = rollout.of_run.get(name)
-            goes_on_so = stands.state == WORKING if own is None or not own.plan else (
-                failed_by(stands, [own.policy]) is None)
+            goes_on_so = own is not None and (
+                failed_by(stands, [own.policy]) is None if own.plan else stands.state == WORKING)
             otherwise.update([name] if goes_on_so else ())
+        state = nodes.get(node)
+        if stands.state == WORKING and own is not None and not own.plan and state is not None and not state.ours:
+            # Its run has given it back, or never had it, and it needs nothing: who ends with it says so later
+            continue
         if stands.state == WORKING:
             half_done.add(name)
             repaired.update([name] if began_a_repair(stands) and asking.aim != REPAIR else ())

@@ -507,7 +507,7 @@ class _Standing:
                 option="max_failures",
             )
         planned = {name for unit in self._rollout.units if unit.place is Place.canary for name in unit.hosts}
-        canaries = tuple(sorted((planned | present.failed_canaries).intersection(present.failed)))
+        canaries = tuple(sorted((planned - present.otherwise | present.failed_canaries).intersection(present.failed)))
         if canaries:
             yield Refusal(
                 "rollout.canary_failed",
@@ -530,7 +530,7 @@ class _Standing:
     def _note_groups(self) -> None:
         """Why a clique or a job group that is changed host by host has to wait; hosts of earlier runs count too."""
         for name, host in self._rollout.hosts.items():
-            if host.group and self._failed_now(name):
+            if host.group and name in self._present.failed and name in self._failed:
                 self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
                 self._broken.add(_group_text(host))
             elif host.group and name in {*self._present.in_progress, *self._present.unhealthy}:
@@ -593,7 +593,7 @@ class _Standing:
                 return self._waiting(
                     unit, Cause.person if proof in present.disproved else Cause.canary,
                     "waits for another canary of its kind, %s" % self._proving[proof], present.watched.get(proof))
-        if unit.one_by_one in self._busy:
+        if unit.one_by_one in self._busy and not (unit.one_by_one in self._broken and self._is_tried_anew(unit)):
             return self._waiting(unit, Cause.group, self._told_of_group(unit))
         return self._room_for(unit)
 
@@ -629,9 +629,13 @@ class _Standing:
     def _told_of_group(self, unit: Unit) -> str:
         return "%s is changed host by host, and %s" % (unit.one_by_one, self._busy[unit.one_by_one])
 
+    def _is_tried_anew(self, unit: Unit) -> bool:
+        """Whether it is for what failed there itself that its group waits: that is to be changed in another way."""
+        return any(name in self._present.failed and not self._failed_now(name) for name in unit.hosts)
+
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
         """Where its group, or the room for it, waits for a person."""
-        if unit.one_by_one in self._broken:
+        if unit.one_by_one in self._broken and not self._is_tried_anew(unit):
             return self._waiting(unit, Cause.person, self._told_of_group(unit))
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)

@@ -399,13 +399,13 @@ def test_a_run_that_lost_its_place_while_it_waited_for_the_node_does_not_touch_i
 
 @pytest.mark.parametrize("ends, pool, is_opened", [
     ("failed", POOL, False), ("killed", POOL, False), ("done", POOL, True), ("failed", "other", False),
-    ("killed before", POOL, True), ("killed at work", POOL, False)])
+    ("killed before", POOL, True), ("killed at work", POOL, False), ("killed, taken since", POOL, False)])
 def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended(
     ends: str, pool: str, is_opened: bool
 ) -> None:
     """Its host needed nothing when the run looked that waits for it now."""
     store, time = store_of(), Time()
-    is_earlier = ends in ("killed before", "killed at work")
+    is_earlier = ends in ("killed before", "killed at work", "killed, taken since")
     way, since = Way(store, "m", time), NOW + timedelta(seconds=-9 if is_earlier else -1)
     way.budget = Budget(way.client, "gpuops", pool, NodeReading(), lambda run: True, clock=time.clock, sleep=time.sleep)
     looked = NOW if is_earlier else since - timedelta(seconds=9)
@@ -413,10 +413,17 @@ def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended
     assert way.budget.ask(asking("n1", way.run.identity, now=since), rollout).may_start
     taking = replace(TAKING, place=partial(prove_place, way.client, "gpuops", pool, "n1", way.run.identity))
     way.custody().take("n1", taking)
-    lease = way.client.get("/apis/coordination.k8s.io/v1/namespaces/gpuops/leases/custody-n1")
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpuops/leases/custody-n1"
+    lease = way.client.get(path)
     lease["spec"]["renewTime"] = (looked + timedelta(seconds=5 if ends == "killed at work" else -5)).strftime(
         "%Y-%m-%dT%H:%M:%S.%fZ")
-    way.client.patch("/apis/coordination.k8s.io/v1/namespaces/gpuops/leases/custody-n1", {"spec": lease["spec"]})
+    way.client.patch(path, {"spec": lease["spec"]})
+    if ends == "killed, taken since":
+        # As the API server says it, where the Lease went with a run that took it over
+        way.client.delete(path, lease["metadata"]["uid"], "Background")
+        [node] = [each for at, each in store.objects.items() if at.endswith("/nodes/n1")]
+        for entry in node["metadata"]["managedFields"]:
+            entry["time"] = (looked + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def over() -> None:
         way.give_back("n1", *(["a part is to go"] if ends == "failed" else []))

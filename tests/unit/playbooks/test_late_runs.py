@@ -282,7 +282,7 @@ def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts
     done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=3)
     assert "gpu-1" in site.cordoned(), done.stdout
     told = " ".join((done.stdout + done.stderr).split())
-    assert "stay as they are: Found: the record of rollouts in the cluster cannot be read" in told, told
+    assert "is opened: Found: the record of rollouts in the cluster cannot be read" in told, told
     assert "is not known: Found: the record of rollouts" in told.partition("Say what waits for somebody")[2], told
 
 

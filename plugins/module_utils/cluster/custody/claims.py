@@ -70,6 +70,12 @@ def claims(item: Mapping[str, Any], managers: str = MANAGER) -> Dict[str, Claim]
     return found
 
 
+def claimed_at(item: Mapping[str, Any]) -> Tuple[str, ...]:
+    """When the runs that say something of an object have said it last, by the clock of the API server."""
+    return tuple(str(entry["time"]) for entry in _entries(item) if entry.get("time")
+                 and str(entry.get("manager") or "").startswith(MANAGER) and entry.get("operation") == "Apply")
+
+
 def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:
     """The managers beside our runs that say the cordon of a node; () where it has none, or none but ours.
 

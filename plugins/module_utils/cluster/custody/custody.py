@@ -35,7 +35,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.quantities import is_gpu, nvidia_resources
@@ -107,7 +107,7 @@ class Returning:
     was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
                else has, or lets the components back to it, and it is to offer then what it did when it was taken.
     unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that another run
-               had, once this one has it, as nobody begins with it then. Is given when that had renewed its Lease last.
+               had, once this one has it, as nobody begins with it then. Is given when others were seen there.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -117,7 +117,7 @@ class Returning:
     offers: Mapping[str, int] = field(default_factory=dict)
     timeout: int = 300
     was_taken: bool = False
-    unchanged: Callable[[str], None] = lambda renewed: None
+    unchanged: Callable[[Collection[str]], None] = lambda shown: None
 
 
 class Custody:
@@ -210,7 +210,7 @@ class Custody:
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node))
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
-            act.unchanged("")
+            act.unchanged(says.claimed_at(node))
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
         if not (taken or forgotten or act.failures or act.was_taken):
@@ -222,7 +222,8 @@ class Custody:
             self._holding.acquire(node, self._lease_seconds)
         try:
             if not (act.failures or act.was_taken):
-                act.unchanged(self._holding.others_renewed(name))
+                act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(
+                    read_node(self._cluster, name, act.uid))))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
@@ -515,7 +516,7 @@ class Custody:
         name = str(node["metadata"]["name"])
         if not act.failures:
             if taken and not act.was_taken:
-                act.unchanged("")
+                act.unchanged(says.claimed_at(node))
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
             node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.waiting import wait_for
@@ -74,10 +74,10 @@ class Holding:
         self._own: Dict[str, _Own] = {}
         self._of_others: Dict[str, Record] = {}
 
-    def others_renewed(self, name: str) -> str:
-        """When another run had renewed the Lease of a node last before this one had it, by its clock; '' none had it.
+    def others_renewed(self, name: str) -> Tuple[str, ...]:
+        """When another run had renewed the Lease of a node last before this one had it, by its clock; () none had it.
         """
-        return self._of_others[name].renewed if name in self._of_others else ""
+        return (self._of_others[name].renewed,) if name in self._of_others and self._of_others[name].renewed else ()
 
     def acquire(self, node: Mapping[str, Any], seconds: int) -> bool:
         """Have the Lease of a node, for so many seconds. True where this run had it before.
