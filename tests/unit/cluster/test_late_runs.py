@@ -267,6 +267,27 @@ def test_a_run_that_lost_its_place_is_told_so_before_it_takes_the_node(client: C
     assert not answer.may_start and held(client) == {"n2": "b"}
 
 
+@pytest.mark.parametrize("selector, labels, is_counted", [
+    ("", {}, True),
+    ("nvidia.com/gpu.present=true", {}, True),
+    ("nvidia.com/gpu.present=true,team=a", {"team": "a"}, True),
+    ("nvidia.com/gpu.present=true,team in (b,c)", {"team": "a"}, False)])
+def test_a_node_that_we_keep_out_of_service_counts_without_what_it_was_known_by(
+    selector: str, labels: Dict[str, str], is_counted: bool
+) -> None:
+    """Custody takes its labels off, the plugin's resources go, and whoever is at its turn may give its place up."""
+    store, time = store_of(labels=labels, capacity={"nvidia.com/gpu": "8"}), Time()
+    for name in ("n1", "n2"):
+        Way(store, name, time).custody().give_back(name, Returning(NodePolicy(labels=ADMITTING)))
+    Way(store, "dead", time).custody().take("n1", TAKING)
+    [node] = [each for at, each in store.objects.items() if at.endswith("/nodes/n1")]
+    node["status"].update(capacity={}, allocatable={})
+    budget = budget_of(StoreClient(store), reading=NodeReading(selector))
+    answer = budget.ask(asking("n2", "b"), rollout_of(hosts("n2")))
+    assert answer.may_start != is_counted
+    assert (answer.waiting is not None and "1 half done (node n1)" in answer.waiting.why) == is_counted
+
+
 WEDNESDAYS = {"windows": [{"days": ["wed"], "start": "00:00", "duration": "1h", "zone": "UTC"}]}
 
 

@@ -270,6 +270,85 @@ def test_a_host_is_looked_at_once_more_when_the_run_that_had_it_is_no_more(
     assert site.held() == {}, done.stdout
 
 
+@pytest.mark.parametrize("plan", [
+    [NOTHING], pytest.param([CHANGE, NOTHING], marks=pytest.mark.variation)], ids=["at once", "at its turn"])
+def test_what_a_killed_run_had_finished_is_opened_before_others_wait_for_its_place(
+    in_words: Hosts, now: datetime, plan: List[Dict[str, Any]]
+) -> None:
+    """By a run with one process; nobody knows at first that who has the place is dead."""
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=5)))
+    Custody(site.client, run, "gpuops", 5, 0, str).take("gpu-1", Taking("maintenance"))
+    done = site.run({"gpu-1": {"gpu_plan": plan}, "gpu-2": {"gpu_plan": CHANGE}}, "--forks", "1",
+                    gpu_rollout_timeout=60)
+    assert done.returncode == 0 and site.changed() == ["gpu-2"], done.stdout
+    assert site.cordoned() == [] and site.held() == {}, done.stdout
+
+
+def test_what_could_not_be_given_back_at_first_is_at_the_end(in_words: Hosts, now: datetime) -> None:
+    site = Site(in_words, names(2))
+    in_words.around("gpu_rollout", '''
+
+class ActionModule(Real):
+    def answer(self, task_vars):
+        once = pathlib.Path(task_vars["inventory_dir"]) / "once"
+        if self._task.args.get("state") == "settled" and not self._task.check_mode and not once.exists():
+            once.write_text("")
+            raise GpuOpsError("cluster.request_refused", found="HTTP 500", wanted="an answer", remedy="ask again")
+        return super().answer(task_vars)
+''')
+    slot = Slot("gpu-1", "dead@other", now - timedelta(hours=1))
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since, seconds=1)))
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_timeout=30)
+    assert done.returncode == 0 and site.changed() == ["gpu-2"] and site.held() == {}, done.stdout
+
+
+@pytest.mark.parametrize("variables", [
+    {"gpu_cordon_unwell": False}, pytest.param({}, marks=pytest.mark.variation)], ids=["none is cordoned", "cordoned"])
+def test_a_sick_host_that_a_killed_run_had_finished_is_left_to_a_repair(
+    in_words: Hosts, now: datetime, variables: Dict[str, Any]
+) -> None:
+    """Whose node stays in service, too: in the middle of a change it would be site's."""
+    site, broken = Site(in_words, names(2)), {"failed": True, "changed": False, "msg": "level 1 fails", "checks": []}
+    slot = Slot("gpu-1", "dead@other", now - timedelta(days=1))
+    site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since, seconds=1)))
+    done = site.run({"gpu-1": {"gpu_plan": SICK, "gpu_validation": broken}, "gpu-2": {"gpu_plan": NOTHING}},
+                    **variables)
+    assert done.returncode == 2 and "level 1 fails" in done.stdout and site.held() == {}, done.stdout
+    assert site.cordoned() == ([] if variables else ["gpu-1"])
+
+
+@pytest.mark.variation
+def test_a_host_that_is_sick_and_half_done_is_not_left_to_a_repair(in_words: Hosts, now: datetime) -> None:
+    """Its checks fail, and the run that had it had not come to its end, as a second look tells."""
+    site, run = Site(in_words, names(1)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot(
+        "gpu-1", run.identity, now - timedelta(minutes=2)), seen=now - timedelta(minutes=1), seconds=1)))
+    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    broken = {"failed": True, "changed": False, "msg": "level 1 fails", "checks": []}
+    done = site.run({"gpu_plan": [NOTHING, CHANGE], "gpu_validation": broken})
+    assert done.returncode == 2 and site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "working"}, done.stdout
+
+
+@pytest.mark.parametrize("variables", [
+    {"gpu_startup_taint": "{{ inventory_hostname }}.example/new"},
+    pytest.param({"gpu_rollout_pool": "{{ inventory_hostname }}"}, marks=pytest.mark.variation)])
+def test_the_record_is_asked_where_it_is_whatever_else_hosts_do_not_agree_about(
+    in_words: Hosts, variables: Dict[str, Any]
+) -> None:
+    site, meanwhile = Site(in_words, names(2)), FAILED_MEANWHILE
+    for old, new in (
+            ('        if self._task.args.get("state") == "start":',
+             '        told = super().answer(task_vars)\n'
+             '        if self._task.args.get("state") == "settled" and self._task.check_mode:'),
+            ("return super().answer(task_vars)", "return told"), ('(client, "gpuops"', '(client, "team-b"')):
+        meanwhile = meanwhile.replace(old, new)
+    in_words.around("gpu_rollout", meanwhile)
+    site.record(namespace="team-b")
+    done = site.run({"gpu_plan": NOTHING}, gpu_rollout_namespace="team-b", **variables)
+    assert site.cordoned() == ["gpu-1"] and "[cluster.node_changed_since]" in done.stdout, done.stdout
+
+
 def test_where_nobody_can_read_what_has_failed_no_node_is_opened(in_words: Hosts) -> None:
     """Another release on a second controller has written what this one does not know."""
     newer = """

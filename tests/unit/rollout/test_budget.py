@@ -507,6 +507,76 @@ class TestSlots:
         room.dead.add("c")
         assert [each.code for each in room.ask("h2", "d").refusals] == ["rollout.too_many_failures"]
 
+    @pytest.mark.parametrize("cured", [False, True], ids=["failed", "its cure was killed"])
+    def test_what_failed_keeps_its_place_where_its_host_is_not_of_the_run(self, cured: bool) -> None:
+        room = Room(rollout_of(*fleet(2), limit=1, max_failures=9))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.close()
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True, kept=True)
+        if cured:
+            room.rollout = rollout_of(host("h1", policy="q2"), limit=1, max_failures=9)
+            assert room.begin("h1", "b").may_start
+            room.dead = {"b"}
+        room.rollout = rollout_of(host("h2"), limit=1, max_failures=9)
+        waiting = room.ask("h2", "c").waiting
+        assert waiting is not None and waiting.cause is Cause.person, "nothing that ends by itself is waited for"
+        room.nodes["n-h2"] = replace(room.nodes["n-h2"], ready=False)
+        room.rollout = rollout_of(host("h2", ready=False), limit=1, max_failures=9)
+        assert not room.ask("h2", "c").may_start
+
+    def test_one_that_failed_for_others_is_no_failed_canary_of_its_own_change(self) -> None:
+        room = Room(rollout_of(*fleet(3), canaries="every_kind", limit=3, max_failures=9))
+        (canary,), failed = room.rollout.units[0].hosts, room.rollout.units[1].hosts[0]
+        for name, outcome in ((canary, DONE), (failed, FAILED)):
+            assert room.begin(name).may_start
+            room.end(name, outcome)
+        room.close()
+        rest = [each for each in fleet(3) if each.name not in (canary, failed)]
+        own = host(failed, policy="q2", kind=replace(H100, driver_to="590.1"))
+        room.rollout = rollout_of(own, *rest, canaries="every_kind", limit=3, max_failures=9)
+        assert room.begin(failed, "b").may_start
+        room.end(failed, FAILED, "b")
+        assert [each.code for each in room.ask(rest[0].name, "b").refusals] == ["rollout.canary_failed"]
+
+    def test_one_of_a_clique_that_has_its_own_change_now_keeps_the_others_waiting_all_the_same(self) -> None:
+        options: Dict[str, Any] = {"unit_mode": "rolling", "limit": 5, "max_failures": 5}
+        room = Room(rollout_of(*fleet(3, clique="x"), **options))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.close()
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
+        room.rollout = rollout_of(host("h1", clique="x", policy="q2", plan="p2"), *fleet(3, clique="x")[1:], **options)
+        assert not room.ask("h2", "b").may_start and not room.ask("h3", "b").may_start
+        assert room.begin("h1", "b").may_start
+        room.end("h1", DONE, "b")
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=False)
+        assert room.begin("h2", "b").may_start and not room.ask("h3", "b").may_start
+
+    @pytest.mark.parametrize("ours", [False, True], ids=["in service", "out of service"])
+    def test_what_a_dead_run_holds_of_one_that_needs_nothing_keeps_nobody_once_it_is_back(self, ours: bool) -> None:
+        room = Room(rollout_of(*fleet(2), limit=1))
+        assert room.begin("h1").may_start
+        room.dead = {"a"}
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=ours)
+        room.rollout = rollout_of(host("h1", plan=""), host("h2"), limit=1)
+        assert room.ask("h2", "b").may_start != ours
+
+    def test_a_word_that_a_host_was_left_may_be_said_twice(self) -> None:
+        """As where its answer was lost; the second time what was there before counts already."""
+        room = Room(rollout_of(*fleet(2)))
+        room.begin("h1")
+        room.dead = {"a"}
+        room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=True)
+        room.rollout = rollout_of(host("h1", half_done=True), host("h2"))
+        assert room.begin("h1", "b").may_start
+        room.end("h1", LEFT, "b")
+        told = room.record
+        room.end("h1", LEFT, "b")
+        assert room.record == told and room.held() == {"h1"}
+        with pytest.raises(GpuOpsError, match="rollout.held_by_another"):
+            room.end("h1", LEFT, "c")
+
     @pytest.mark.parametrize("begins", [False, True], ids=["it was killed before it began", "in the middle"])
     def test_a_cure_that_was_killed_makes_up_for_no_failure(self, begins: bool) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind"))
