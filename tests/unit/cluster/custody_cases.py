@@ -26,6 +26,7 @@ from custody_bed import (
 )
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.holding import PAUSE_SECONDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
@@ -118,6 +119,7 @@ class TestTwoRuns:
     def test_one_proceeds_and_the_other_names_it(self, bed: Bed) -> None:
         bed.take("a")
         before = bed.end()
+        bed.time.meanwhile = [lambda: bed.custody("a").renew(NODE)] * 100
         error = refused("cluster.node_held", bed.take, "b", wait=30.0)
         assert "a@ctrl-1" in str(error) and error.details["holder"] == "a@ctrl-1"
         assert "kubectl delete lease custody-gpu-1 --namespace gpuops" in error.remedy
@@ -127,6 +129,7 @@ class TestTwoRuns:
     def test_a_converged_run_does_not_open_the_node_that_another_has(self, bed: Bed) -> None:
         bed.take("a")
         before = bed.end()
+        bed.time.meanwhile = [lambda: bed.custody("a").renew(NODE)] * 100
         refused("cluster.node_held", bed.give_back, "b", wait=30.0)
         assert bed.end() == before
 
@@ -151,13 +154,40 @@ class TestTwoRuns:
         bed.give_back("b")
         assert bed.is_open() and bed.end()["claims"] == [] and not bed.end()["lease"]
 
+    @pytest.mark.parametrize("wait", [1.0, LEASE_SECONDS / 2, LEASE_SECONDS - 1.0])
+    def test_a_dead_run_is_whose_lease_counts_for_longer_than_anybody_waits(self, bed: Bed, wait: float) -> None:
+        """Each run watches anew: none that goes away before would see the end of it."""
+        bed.take("dead")
+        began = bed.time.now
+        assert bed.take("b", wait=wait)["custody"] == "taken"
+        assert LEASE_SECONDS < bed.time.now - began <= LEASE_SECONDS + PAUSE_SECONDS
+
+    def test_one_that_renews_it_after_all_is_waited_for_no_longer(self, bed: Bed) -> None:
+        bed.take("a")
+        began, wait = bed.time.now, LEASE_SECONDS / 2
+
+        def renew() -> None:
+            if bed.time.now - began > wait + PAUSE_SECONDS:
+                bed.custody("a").renew(NODE)
+
+        bed.time.meanwhile = [renew] * 100
+        error = refused("cluster.node_held", bed.take, "b", wait=wait)
+        assert wait < bed.time.now - began < LEASE_SECONDS and bed.holder() == "a@ctrl-1"
+        assert "a `wait_timeout` above 0, which waits until its Lease has run out" in error.remedy
+
+    def test_who_does_not_want_to_wait_does_not(self, bed: Bed) -> None:
+        bed.take("dead")
+        began = bed.time.now
+        refused("cluster.node_held", bed.take, "b", wait=0.0)
+        assert bed.time.now == began
+
     def test_the_one_that_lost_its_lease_stops_and_takes_nothing_with_it(self, bed: Bed) -> None:
         bed.take("slow")
         bed.take("b")
         before = bed.end()
         assert refused("cluster.custody_lost", bed.custody("slow").renew, NODE).details["holder"] == "b@ctrl-1"
         refused("cluster.custody_lost", bed.give_back, "slow", was_taken=True)
-        refused("cluster.node_held", bed.give_back, "slow", wait=10.0)
+        refused("cluster.node_held", bed.give_back, "slow", wait=0.0)
         assert bed.end() == before and not bed.is_open()
 
     def test_a_run_that_lost_it_during_its_drain_leaves_the_other_its_node(self, bed: Bed) -> None:
