@@ -8,7 +8,7 @@ a fixture `bed`: a node with our labels that nobody has.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 import pytest
 from custody_bed import (
@@ -17,6 +17,7 @@ from custody_bed import (
     NAMESPACE,
     NODE,
     NOT_READY,
+    PATH,
     Bed,
     Blocked,
     Drained,
@@ -30,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.hold
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
+    FORMERLY,
     NodePolicy,
     cordoned_by,
 )
@@ -370,6 +372,35 @@ class TestWhoseCordon:
         assert bed.take("b")["notes"] == []
         bed.custody("b").renew(NODE)
         bed.give_back("b", was_taken=True)
+        assert bed.is_open()
+
+    @pytest.mark.parametrize("after", [None, "dead"])
+    def test_it_holds_a_node_whose_drain_fails(self, bed: Bed, after: Optional[str]) -> None:
+        """A claim of a run that has died cordons it all the same."""
+        if after:
+            bed.take(after)
+        error = refused("cluster.pods_not_evicted", bed.take, "a", Drained(
+            fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c"),
+            meanwhile=lambda: bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})))
+        assert not bed.is_open() and bed.lease() is None and error.details["remains"] == []
+        if after:
+            assert cordoned_by(bed.node()) == "dead@ctrl-1"
+        else:
+            assert error.details["put_back"][0] == (
+                "cordon of node gpu-1 withdrawn; node gpu-1 is cordoned by gpuops-hold, and stays so")
+            assert bed.end()["claims"] == []
+        assert bed.give_back("b")["held"] and not bed.is_open()
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        bed.give_back("c")
+        assert bed.is_open()
+
+    def test_it_holds_a_node_that_was_cordoned_without_a_claim(self, bed: Bed) -> None:
+        bed.merge(PATH, {"spec": {"unschedulable": True}, "metadata": {"annotations": {
+            CORDONED_BY: FORMERLY, claims.HOLD: "firmware"}}}, "gpuops")
+        told = bed.give_back("a")
+        assert told["held"] and told["cordoned_by_others"] == ["gpuops"] and not bed.is_open()
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        bed.give_back("b")
         assert bed.is_open()
 
     def test_nor_need_a_run_take_the_node_for_that(self, bed: Bed) -> None:

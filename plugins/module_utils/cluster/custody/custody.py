@@ -264,7 +264,8 @@ class Custody:
         before, offers = says.claims(node), _offers(node)
         is_new = self._run.manager not in before
         if is_new:
-            way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
+            way_back.add("cordon of node %s withdrawn" % name,
+                         lambda: _still_cordoned(self._step_back(name, act.uid, before)))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
         if is_new and surroundings.names_machine(node):
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
@@ -300,14 +301,15 @@ class Custody:
         self._refuse_uncordoned(node)
         return says.claim(node, self._run, reason, offers)
 
-    def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> None:
+    def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> Object:
         """What runs that are dead have said is put right only while no other run has the node: it says its own."""
         try:
-            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
+            return self._bring(
+                name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
         except GpuOpsError as error:
             if error.code != LOST:
                 raise
-            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
+            return self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
 
     def _check(self, name: str, uid: str, seconds: int) -> Object:
         """The Node. Raises GpuOpsError where it is not this run's any more."""
@@ -566,11 +568,11 @@ class _Taken(Exception):
 class _WayBack:
     """What is to be done, the last first, to put a node back as it was."""
 
-    def __init__(self, steps: Sequence[Tuple[str, Callable[[], Any]]] = ()) -> None:
-        self._steps: List[Tuple[str, Callable[[], Any]]] = list(steps)
+    def __init__(self, steps: Sequence[Tuple[str, Callable[[], Optional[Sequence[str]]]]] = ()) -> None:
+        self._steps: List[Tuple[str, Callable[[], Optional[Sequence[str]]]]] = list(steps)
 
-    def add(self, done: str, undo: Callable[[], Any]) -> None:
-        """done: what has happened when it was undone, in words."""
+    def add(self, done: str, undo: Callable[[], Optional[Sequence[str]]]) -> None:
+        """done: what has happened when it was undone, in words. undo: gives what is to be said beside it."""
         self._steps.append((done, undo))
 
     def go(self) -> Tuple[List[str], List[str]]:
@@ -579,8 +581,7 @@ class _WayBack:
         remains: List[str] = []
         for words, undo in reversed(self._steps):
             try:
-                undo()
-                done.append(words)
+                done.append("; ".join([words, *(undo() or ())]))
             except Exception as error:
                 remains.append("not done: %s (%s)" % (words, error))
         return done, remains
@@ -622,14 +623,18 @@ def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:
-    return replace(act.labels, uncordoned=True) if says.was_cordoned_without_claim(node) else act.labels
+    is_opened = says.was_cordoned_without_claim(node) and not says.is_held(node)
+    return replace(act.labels, uncordoned=True) if is_opened else act.labels
+
+
+def _still_cordoned(node: Object) -> List[str]:
+    """What a person is told of a cordon that does not go with ours."""
+    others, why = says.cordoned_by_others(node), cordoned_by_its_host(node)
+    return ["node %s is cordoned by %s, and stays so%s" % (
+        node["metadata"]["name"], ", ".join(others), ": %s" % why if why else "")] if others else []
 
 
 def _of_others(node: Object) -> List[str]:
-    """What a person is told of a cordon that does not go with ours, and of what works against us."""
-    name, others = node["metadata"]["name"], says.cordoned_by_others(node)
-    why = cordoned_by_its_host(node)
-    notes = ["node %s is cordoned by %s, and stays so%s" % (
-        name, ", ".join(others), ": %s" % why if why else "")] if others else []
-    return notes + ["annotation %s of node %s was set by others and stays" % (each, name)
-                    for each in says.opposite_opt_outs(node)]
+    """The same, and of what works against us."""
+    return _still_cordoned(node) + ["annotation %s of node %s was set by others and stays" % (
+        each, node["metadata"]["name"]) for each in says.opposite_opt_outs(node)]
