@@ -161,6 +161,7 @@ options:
     description:
       - Whether V(taken) has pods leave. How, the options say that M(gpuops.nvidia.gpu_pod_eviction) has too. O(timeout)
         is as well what the components get to leave the node.
+      - Pods that tolerate the cordon and have got GPUs meanwhile leave too, once the components have.
     type: bool
     default: true
   together:

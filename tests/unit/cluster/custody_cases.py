@@ -70,6 +70,17 @@ class TestTaking:
         bed.give_back("a")
         assert bed.end() == before
 
+    def test_what_comes_to_its_gpus_meanwhile_goes_once_our_components_have(self, bed: Bed) -> None:
+        seen = []
+
+        def follow(done: Dict[str, Any], proof: Callable[[], None]) -> Dict[str, Any]:
+            proof()
+            seen.append((bed.is_open(), bool(ADMITTING.keys() & bed.node()["metadata"]["labels"].keys())))
+            return {**done, "evicted": ["b"]}
+
+        told = bed.custody("a").take(NODE, replace(taking(), follow=follow))
+        assert told["evicted"] == ["b"] and seen == [(False, False)]
+
     def test_the_reason_names_the_mark_that_keeps_it_cordoned(self, bed: Bed) -> None:
         bed.take("a")
         assert bed.node()["metadata"]["annotations"][CORDON_REASON] == (
@@ -107,6 +118,15 @@ class TestUnwinding:
         if isinstance(error.value, GpuOpsError):
             assert error.value.details["remains"] == []
             assert "Lease of node gpu-1 released" in error.value.details["put_back"]
+
+    def test_so_does_what_comes_to_its_gpus_and_does_not_go(self, bed: Bed) -> None:
+        before = bed.end()
+
+        def follow(_done: Dict[str, Any], _proof: Callable[[], None]) -> Dict[str, Any]:
+            raise GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")
+
+        error = refused("cluster.pods_not_evicted", bed.custody("a").take, NODE, replace(taking(), follow=follow))
+        assert bed.end() == before and error.details["remains"] == []
 
     def test_a_node_of_a_dead_run_is_left_as_that_run_left_it(self, bed: Bed) -> None:
         bed.take("dead")

@@ -13,11 +13,12 @@ Claim   is what a run says of a Node by server-side apply, as a field manager of
 Mark    is what another manager has written that is at work on the node (marks.py). It is never written by us.
 Hold    is the annotation by which an admin says that the node stays cordoned whatever becomes of our claim.
 
-Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node. What fails
-on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels, GPUs on offer; the node is
-cordoned still, so that it can be looked at with its components before anybody else's pods come. Returned: Lease, marks,
-labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any request: what is there then
-is a Lease that runs out and claims that the next run finds on the Node, which takes the node over and completes it.
+Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node, drain of what has come to
+its GPUs meanwhile. What fails on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels,
+GPUs on offer; the node is cordoned still, so that it can be looked at with its components before anybody else's pods
+come. Returned: Lease, marks, labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any
+request: what is there then is a Lease that runs out and claims that the next run finds on the Node, which takes the
+node over and completes it.
 
 Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
 task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
@@ -68,6 +69,8 @@ Proof = Callable[[], None]
 # What the drain does, or in a dry run would do: the keys of its result. It raises GpuOpsError. The proof is asked for
 # before each eviction.
 Drain = Callable[[bool, Proof], Dict[str, Any]]
+# What the drain has done, with what is done about pods that have got GPUs since
+Follow = Callable[[Dict[str, Any], Proof], Dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Taking:
     place:      raises GpuOpsError where the run has lost the place among those out of service that it takes the node
                 for. Asked for before the cordon, and after it: whoever counts them from then on sees the cordon.
     was_taken:  whether this run has taken it before. It has to have it still then, and cordoned.
+    follow:     frees its GPUs of pods that tolerate the cordon and have come since the drain; None where nobody drains
+                it. Asked once the components have left, and no pod gets GPUs any more.
     """
 
     reason: str = ""
@@ -93,6 +98,7 @@ class Taking:
     skip_after: float = 0
     place: Proof = lambda: None
     was_taken: bool = False
+    follow: Optional[Follow] = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +288,9 @@ class Custody:
         done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
         left = wait_for_components_gone(
             self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
+        if act.follow is not None:
+            # Of the Lease the components may have used nearly all
+            drained = act.follow(drained, renew)
         node = self._check(name, act.uid, self._lease_seconds)
         return node, {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (

@@ -216,8 +216,8 @@ class Holding:
             "cluster.node_held",
             found="%s; waited for %d s" % (_held_by(name, record), waited),
             wanted="a node that no other run works on",
-            remedy="let that run end. Where it has died, run again with a `wait_timeout` above 0, which waits until its "
-            "Lease has run out, or free the node at once: kubectl delete lease %s --namespace %s" % (
+            remedy="let that run end. Where it has died, run again with a `wait_timeout` above 0, which waits until "
+            "its Lease has run out, or free the node at once: kubectl delete lease %s --namespace %s" % (
                 leases.name_of(name), self._namespace),
             option="wait_timeout", holder=record.holder)
 
