@@ -62,11 +62,15 @@ MAINTENANCES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """who: is at work. evidence: what is written where. left: how one is taken away that has outlived its meaning."""
+    """who: is at work. evidence: what is written where. left: how one is taken away that has outlived its meaning.
+
+    is_out: whether the node is out of service by it, though nobody may have cordoned it.
+    """
 
     who: str
     evidence: str
     left: str = ""
+    is_out: bool = False
 
     def __str__(self) -> str:
         return "%s (%s)" % (self.who, self.evidence)
@@ -78,13 +82,14 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
     found = []
     if metadata.get("deletionTimestamp"):
-        found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
+        found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"],
+                          is_out=True))
     found += _of_upgrades(labels)
     if labels.get(_MIG_STATE) in _DIVIDING and not _is_ours(node, _MIG_STATE):
         found.append(Mark("NVIDIA's MIG manager", "label %s=%s" % (_MIG_STATE, labels[_MIG_STATE])))
     found += _of_flatcar(labels, annotations)
     found += _of_openshift(annotations)
-    found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"])
+    found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"], is_out=True)
               for taint in spec.get("taints") or () if taint.get("key") in _TAINTS]
     return found
 
