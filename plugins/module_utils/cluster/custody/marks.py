@@ -39,13 +39,15 @@ _FLUO_LABELS = ("before-reboot", "after-reboot")
 # of which a node that is not layered has none
 _MCO = "machineconfiguration.openshift.io/"
 _FENCED = "medik8s' fence agents remediation, which switches the node's power"
+_REBOOTED = "medik8s' self node remediation, which is rebooting the node"
 # kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
-# controllers, and medik8s/fence-agents-remediation, api/v1alpha1, now and before
+# controllers, since v0.12.0 and before, and medik8s/fence-agents-remediation, api/v1alpha1, now and before
 _TAINTS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler, which is removing the node",
     "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
     "karpenter.sh/disruption": "Karpenter, which is replacing the node",
-    "remediation.medik8s.io/self-node-remediation": "medik8s' self node remediation, which is rebooting the node",
+    "remediation.medik8s.io/self-node-remediation": _REBOOTED,
+    "medik8s.io/remediation": _REBOOTED,
     "remediation.medik8s.io/fence-agents-remediation": _FENCED,
     "medik8s.io/fence-agents-remediation": _FENCED,
 }

@@ -55,6 +55,7 @@ def who(**given_node: Any) -> List[str]:
     ({}, {}, "karpenter.sh/disrupted", "Karpenter"),
     ({}, {}, "karpenter.sh/disruption", "Karpenter"),
     ({}, {}, "remediation.medik8s.io/self-node-remediation", "medik8s"),
+    ({}, {}, "medik8s.io/remediation", "self node remediation"),
     ({}, {}, "remediation.medik8s.io/fence-agents-remediation", "fence agents"),
     ({}, {}, "medik8s.io/fence-agents-remediation", "fence agents"),
 ])
