@@ -516,8 +516,8 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
     ours = cordoned_by(node) is not None
     is_theirs = bool(facts["unschedulable"]) and not ours
     # Of an admin's cordon nothing can be seen there, but of his mark
-    held = str(facts["annotations"].get(HOLD) or "")
-    by_itself = is_theirs and reading.mends and not held and cordoned_by_managers(node) == [HEALTH_MANAGER]
+    held = facts["annotations"].get(HOLD)
+    by_itself = is_theirs and reading.mends and held is None and cordoned_by_managers(node) == [HEALTH_MANAGER]
     taint = reading.startup_taint
     joins = bool(taint) and any(each.get("key") == taint for each in facts["taints"]) and facts["annotations"].get(
         TAINTED) != taint
@@ -534,10 +534,10 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
         clique=str(facts["clique"] or ""), unhealthy=unhealthy)
 
 
-def _who_cordoned(node: Mapping[str, Any], held: str) -> str:
+def _who_cordoned(node: Mapping[str, Any], held: Optional[str]) -> str:
     why = cordoned_by_its_host(node)
-    if why and held:
-        return "%s (%s: %s)" % (OTHERS, HOLD, held)
+    if why and held is not None:
+        return "%s (%s: %s)" % (OTHERS, HOLD, held or "no reason given")
     return "its own host (%s)" % why if why else OTHERS
 
 
