@@ -38,6 +38,8 @@ _FLUO_LABELS = ("before-reboot", "after-reboot")
 # openshift/machine-config-operator, pkg/daemon/constants, and pkg/controller/common/layered_node_state.go for images,
 # of which a node that is not layered has none
 _MCO = "machineconfiguration.openshift.io/"
+_MCO_PAIRS = (("desiredConfig", "currentConfig"), ("desiredImage", "currentImage"),
+              ("desiredDrain", "lastAppliedDrain"))
 _FENCED = "medik8s' fence agents remediation, which switches the node's power"
 _REBOOTED = "medik8s' self node remediation, which is rebooting the node"
 # kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
@@ -216,12 +218,13 @@ def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
         return annotations.get(_MCO + name, "")
 
     who = "OpenShift's machine config operator"
-    behind = [what for what in ("Config", "Image") if of("desired" + what) != of("current" + what)]
+    behind = [(wanted, there) for wanted, there in _MCO_PAIRS if of(wanted) != of(there)]
     if of("state") not in ("", "Done"):
         yield Mark(who, "annotation %sstate=%s" % (_MCO, of("state")))
     elif behind:
-        yield Mark(who, "annotation %sdesired%s=%s, and the node has %s" % (
-            _MCO, behind[0], of("desired" + behind[0]) or "none", of("current" + behind[0]) or "none"))
+        wanted, there = behind[0]
+        yield Mark(who, "annotation %s%s=%s, and the node has %s" % (
+            _MCO, wanted, of(wanted) or "none", of(there) or "none"))
     elif of("desiredDrain").startswith("drain-"):
         yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
 
