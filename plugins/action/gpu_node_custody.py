@@ -27,7 +27,7 @@ from ..module_utils.cluster.custody.holding import Holding
 from ..module_utils.cluster.custody.leases import name_of
 from ..module_utils.cluster.custody.run import Run
 from ..module_utils.cluster.drain import policy as drains
-from ..module_utils.cluster.drain.carrying_out import drain_node
+from ..module_utils.cluster.drain.carrying_out import NodeDrain
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.quantities import whole
@@ -155,9 +155,11 @@ class ActionModule(ClusterAction):
         if options["state"] == TAKEN:
             # The components have its times too, where pods stay
             policy = drains.policy_of(options)
-            drain = self._drain(cluster, run, name, policy) if options["drain"] else None
-            taking = Taking(options["reason"], without, drain, options["timeout"], options["uid"],
-                            options["skip_wait_for_delete_timeout"], was_taken=options["was_taken"])
+            taking = Taking(options["reason"], without, timeout=options["timeout"], uid=options["uid"],
+                            skip_after=options["skip_wait_for_delete_timeout"], was_taken=options["was_taken"])
+            if options["drain"]:
+                drain = NodeDrain(cluster, name, policy, on_screen)
+                taking = replace(taking, drain=self._with_those_beside(cluster, run, name, drain), follow=drain.follow)
             place = options["place"]
             if place is not None:
                 taking = replace(taking, place=functools.partial(
@@ -178,14 +180,13 @@ class ActionModule(ClusterAction):
             return custody.admit(name, act, check_mode)
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)
 
-    def _drain(self, cluster: Client, run: Run, name: str, policy: drains.DrainPolicy) -> Drain:
+    def _with_those_beside(self, cluster: Client, run: Run, name: str, node_drain: NodeDrain) -> Drain:
         """With the others before it begins: once a node is cordoned, those beside it have been looked at."""
         others = [each for each in self._beside if each != name]
 
         def drain(dry_run: bool, proof: Proof) -> Dict[str, Any]:
             beside = still_to_take(cluster, others, run) if dry_run else []
-            return drain_node(cluster, name, policy, dry_run, proof, on_screen,
-                              {each: self._beside[each] for each in beside})
+            return node_drain.go(dry_run, proof, {each: self._beside[each] for each in beside})
 
         return drain
 

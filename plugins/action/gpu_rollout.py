@@ -273,9 +273,8 @@ class ActionModule(ClusterAction):
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         is_alive = _Living(cluster, options["lease_namespace"], options["dead_runs"], options["lease_seconds"])
-        marks = MarksInLists(cluster)
         reading = NodeReading(options["label_selector"], options["startup_taint"], options["domain_label"],
-                              lambda node: [str(each) for each in marks.of(node)], options["aim"] == REPAIR)
+                              MarksInLists(cluster).of, options["aim"] == REPAIR)
         pool = checked_pool(options["pool"])
         budget = Budget(cluster, options["namespace"], pool, reading, is_alive)
         if options["state"] == PLANNED:

@@ -118,6 +118,8 @@ options:
     description:
       - Seconds to wait until no other run has the node, or has shown for the whole length of its Lease that it lives,
         and until no other manager is at work on it. In check mode nothing is waited for.
+      - A Lease that does not change in this time is waited for until it has run out, however long it counts. With V(0)
+        it is not.
     type: int
     default: 900
   labels:
@@ -159,6 +161,7 @@ options:
     description:
       - Whether V(taken) has pods leave. How, the options say that M(gpuops.nvidia.gpu_pod_eviction) has too. O(timeout)
         is as well what the components get to leave the node.
+      - Pods that tolerate the cordon and have got GPUs meanwhile leave too, once the components have.
     type: bool
     default: true
   together:

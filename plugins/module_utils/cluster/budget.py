@@ -57,6 +57,7 @@ from ..rollout.model import Cause, Rollout, Waiting
 from ..rollout.windows import instant_text
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
+from .custody.marks import Mark
 from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
@@ -88,8 +89,8 @@ OTHERS = "somebody else"
 JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "training.kubeflow.org/job-name",
               "ray.io/cluster", "batch.kubernetes.io/job-name", "job-name")
 
-# Marks of other managers on a Node, in words
-MarksOf = Callable[[Mapping[str, Any]], Sequence[str]]
+# Marks of other managers on a Node
+MarksOf = Callable[[Mapping[str, Any]], Sequence[Mark]]
 # The record, read once for one question
 Read = Callable[[], Record]
 # Says what is waited for
@@ -529,25 +530,28 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
         return None
     is_theirs = bool(facts["unschedulable"]) and not ours
     # Of an admin's cordon nothing can be seen there, but of his mark
-    held = str(facts["annotations"].get(HOLD) or "")
-    by_itself = is_theirs and reading.mends and not held and cordoned_by_managers(node) == [HEALTH_MANAGER]
+    held = facts["annotations"].get(HOLD)
+    by_itself = is_theirs and reading.mends and held is None and cordoned_by_managers(node) == [HEALTH_MANAGER]
     taint = reading.startup_taint
     joins = bool(taint) and any(each.get("key") == taint for each in facts["taints"]) and facts["annotations"].get(
         TAINTED) != taint
+    marks = reading.marks(node)
+    # Of a node that our runs have, they answer themselves
+    taken_away = "" if ours else ", ".join(str(mark) for mark in marks if mark.is_out)
     unhealthy = next((each["found"] for each in facts["findings"] if each["code"] == "cluster.unhealthy_devices"), "")
     return NodeState(
         name=str(facts["name"]), ready=facts["ready"], ours=ours, kept=is_kept(node),
-        cordoned_by=_who_cordoned(node, held) if is_theirs and not by_itself else "", by_itself=by_itself,
-        marks=tuple(reading.marks(node)),
+        cordoned_by=_who_cordoned(node, held) if is_theirs and not by_itself else taken_away, by_itself=by_itself,
+        marks=tuple(map(str, marks)),
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
         clique=str(facts["clique"] or ""), unhealthy=unhealthy)
 
 
-def _who_cordoned(node: Mapping[str, Any], held: str) -> str:
+def _who_cordoned(node: Mapping[str, Any], held: Optional[str]) -> str:
     why = cordoned_by_its_host(node)
-    if why and held:
-        return "%s (%s: %s)" % (OTHERS, HOLD, held)
+    if why and held is not None:
+        return "%s (%s: %s)" % (OTHERS, HOLD, held or "no reason given")
     return "its own host (%s)" % why if why else OTHERS
 
 

@@ -359,6 +359,11 @@ def test_runs_of_the_controller_see_a_cordon_of_others_with_its_reason() -> None
     mending = NodeReading(mends=True)
     state = node_state(there, mending, ["gpu-1"])
     assert state is not None and state.cordoned_by == "", "a run that repairs is what it waits for"
+    for words, told in (("Ann", "Ann"), ("", "no reason given")):
+        held = claimed(SICK, annotations={HOLD: words})
+        state = node_state(held, mending, ["gpu-1"])
+        assert state is not None and not state.by_itself, "a person keeps it cordoned"
+        assert state.cordoned_by == "somebody else (gpuops.nvidia.com/hold: %s)" % told
     there["metadata"]["managedFields"].append(entry("kubectl-cordon", "Update"))
     state = node_state(there, mending, ["gpu-1"])
     assert state is not None and state.cordoned_by, "a person has cordoned it as well"

@@ -8,7 +8,7 @@ a fixture `bed`: a node with our labels that nobody has.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 import pytest
 from custody_bed import (
@@ -17,6 +17,7 @@ from custody_bed import (
     NAMESPACE,
     NODE,
     NOT_READY,
+    PATH,
     Bed,
     Blocked,
     Drained,
@@ -26,9 +27,11 @@ from custody_bed import (
 )
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.holding import PAUSE_SECONDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
+    FORMERLY,
     NodePolicy,
     cordoned_by,
 )
@@ -66,6 +69,17 @@ class TestTaking:
         assert not ADMITTING.keys() & there["metadata"]["labels"].keys()
         bed.give_back("a")
         assert bed.end() == before
+
+    def test_what_comes_to_its_gpus_meanwhile_goes_once_our_components_have(self, bed: Bed) -> None:
+        seen = []
+
+        def follow(done: Dict[str, Any], proof: Callable[[], None]) -> Dict[str, Any]:
+            proof()
+            seen.append((bed.is_open(), bool(ADMITTING.keys() & bed.node()["metadata"]["labels"].keys())))
+            return {**done, "evicted": ["b"]}
+
+        told = bed.custody("a").take(NODE, replace(taking(), follow=follow))
+        assert told["evicted"] == ["b"] and seen == [(False, False)]
 
     def test_the_reason_names_the_mark_that_keeps_it_cordoned(self, bed: Bed) -> None:
         bed.take("a")
@@ -105,6 +119,15 @@ class TestUnwinding:
             assert error.value.details["remains"] == []
             assert "Lease of node gpu-1 released" in error.value.details["put_back"]
 
+    def test_so_does_what_comes_to_its_gpus_and_does_not_go(self, bed: Bed) -> None:
+        before = bed.end()
+
+        def follow(_done: Dict[str, Any], _proof: Callable[[], None]) -> Dict[str, Any]:
+            raise GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")
+
+        error = refused("cluster.pods_not_evicted", bed.custody("a").take, NODE, replace(taking(), follow=follow))
+        assert bed.end() == before and error.details["remains"] == []
+
     def test_a_node_of_a_dead_run_is_left_as_that_run_left_it(self, bed: Bed) -> None:
         bed.take("dead")
         left = bed.end()
@@ -118,6 +141,7 @@ class TestTwoRuns:
     def test_one_proceeds_and_the_other_names_it(self, bed: Bed) -> None:
         bed.take("a")
         before = bed.end()
+        bed.time.meanwhile = [lambda: bed.custody("a").renew(NODE)] * 100
         error = refused("cluster.node_held", bed.take, "b", wait=30.0)
         assert "a@ctrl-1" in str(error) and error.details["holder"] == "a@ctrl-1"
         assert "kubectl delete lease custody-gpu-1 --namespace gpuops" in error.remedy
@@ -127,6 +151,7 @@ class TestTwoRuns:
     def test_a_converged_run_does_not_open_the_node_that_another_has(self, bed: Bed) -> None:
         bed.take("a")
         before = bed.end()
+        bed.time.meanwhile = [lambda: bed.custody("a").renew(NODE)] * 100
         refused("cluster.node_held", bed.give_back, "b", wait=30.0)
         assert bed.end() == before
 
@@ -151,13 +176,40 @@ class TestTwoRuns:
         bed.give_back("b")
         assert bed.is_open() and bed.end()["claims"] == [] and not bed.end()["lease"]
 
+    @pytest.mark.parametrize("wait", [1.0, LEASE_SECONDS / 2, LEASE_SECONDS - 1.0])
+    def test_a_dead_run_is_whose_lease_counts_for_longer_than_anybody_waits(self, bed: Bed, wait: float) -> None:
+        """Each run watches anew: none that goes away before would see the end of it."""
+        bed.take("dead")
+        began = bed.time.now
+        assert bed.take("b", wait=wait)["custody"] == "taken"
+        assert LEASE_SECONDS < bed.time.now - began <= LEASE_SECONDS + PAUSE_SECONDS
+
+    def test_one_that_renews_it_after_all_is_waited_for_no_longer(self, bed: Bed) -> None:
+        bed.take("a")
+        began, wait = bed.time.now, LEASE_SECONDS / 2
+
+        def renew() -> None:
+            if bed.time.now - began > wait + PAUSE_SECONDS:
+                bed.custody("a").renew(NODE)
+
+        bed.time.meanwhile = [renew] * 100
+        error = refused("cluster.node_held", bed.take, "b", wait=wait)
+        assert wait < bed.time.now - began < LEASE_SECONDS and bed.holder() == "a@ctrl-1"
+        assert "a `wait_timeout` above 0, which waits until its Lease has run out" in error.remedy
+
+    def test_who_does_not_want_to_wait_does_not(self, bed: Bed) -> None:
+        bed.take("dead")
+        began = bed.time.now
+        refused("cluster.node_held", bed.take, "b", wait=0.0)
+        assert bed.time.now == began
+
     def test_the_one_that_lost_its_lease_stops_and_takes_nothing_with_it(self, bed: Bed) -> None:
         bed.take("slow")
         bed.take("b")
         before = bed.end()
         assert refused("cluster.custody_lost", bed.custody("slow").renew, NODE).details["holder"] == "b@ctrl-1"
         refused("cluster.custody_lost", bed.give_back, "slow", was_taken=True)
-        refused("cluster.node_held", bed.give_back, "slow", wait=10.0)
+        refused("cluster.node_held", bed.give_back, "slow", wait=0.0)
         assert bed.end() == before and not bed.is_open()
 
     def test_a_run_that_lost_it_during_its_drain_leaves_the_other_its_node(self, bed: Bed) -> None:
@@ -340,6 +392,35 @@ class TestWhoseCordon:
         assert bed.take("b")["notes"] == []
         bed.custody("b").renew(NODE)
         bed.give_back("b", was_taken=True)
+        assert bed.is_open()
+
+    @pytest.mark.parametrize("after", [None, "dead"])
+    def test_it_holds_a_node_whose_drain_fails(self, bed: Bed, after: Optional[str]) -> None:
+        """A claim of a run that has died cordons it all the same."""
+        if after:
+            bed.take(after)
+        error = refused("cluster.pods_not_evicted", bed.take, "a", Drained(
+            fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c"),
+            meanwhile=lambda: bed.write("kubectl-annotate", annotations={claims.HOLD: "firmware"})))
+        assert not bed.is_open() and bed.lease() is None and error.details["remains"] == []
+        if after:
+            assert cordoned_by(bed.node()) == "dead@ctrl-1"
+        else:
+            assert error.details["put_back"][0] == (
+                "cordon of node gpu-1 withdrawn; node gpu-1 is cordoned by gpuops-hold, and stays so")
+            assert bed.end()["claims"] == []
+        assert bed.give_back("b")["held"] and not bed.is_open()
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        bed.give_back("c")
+        assert bed.is_open()
+
+    def test_it_holds_a_node_that_was_cordoned_without_a_claim(self, bed: Bed) -> None:
+        bed.merge(PATH, {"spec": {"unschedulable": True}, "metadata": {"annotations": {
+            CORDONED_BY: FORMERLY, claims.HOLD: "firmware"}}}, "gpuops")
+        told = bed.give_back("a")
+        assert told["held"] and told["cordoned_by_others"] == ["gpuops"] and not bed.is_open()
+        bed.write("kubectl-annotate", annotations={claims.HOLD: None})
+        bed.give_back("b")
         assert bed.is_open()
 
     def test_nor_need_a_run_take_the_node_for_that(self, bed: Bed) -> None:

@@ -30,6 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget impor
     node_state,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import NO_ANSWER, Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.marks import on_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
@@ -678,6 +679,27 @@ def test_what_a_node_says(change: Dict[str, Any], state: Optional[NodeState]) ->
         "nvidia.com/gpu.present": "true", "topology.kubernetes.io/zone": "z1", **change.get("labels", {})}}
     assert node_state(read, NodeReading(startup_taint=TAINT)) == state
     assert node_state(read, NodeReading(startup_taint=TAINT), ["n"]) is not None
+
+
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("metadata, taint, words", [
+    ({}, "karpenter.sh/disrupted", "Karpenter, which is replacing the node (taint karpenter.sh/disrupted)"),
+    ({}, "ToBeDeletedByClusterAutoscaler", "the cluster autoscaler, which is removing the node (taint "
+     "ToBeDeletedByClusterAutoscaler)"),
+    ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, "", "somebody who is deleting the Node (deletionTimestamp "
+     "2026-01-01T00:00:00Z)"),
+    ({"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-required"}}, "", ""),
+])
+def test_a_node_that_another_manager_takes_away_is_out_of_service_by_others(
+    metadata: Dict[str, Any], taint: str, words: str, ours: bool
+) -> None:
+    """It takes a place as a cordon does; what only waits for its turn there is a mark alone."""
+    spec = {"taints": [{"key": taint, "effect": "NoSchedule"}] if taint else [], "unschedulable": ours}
+    annotations = {"gpuops.nvidia.com/cordoned-by": "gpuops"} if ours else {}
+    read = {**node("n"), "spec": spec, "metadata": {"name": "n", "annotations": annotations, **metadata}}
+    state = node_state(read, NodeReading(marks=on_node), ["n"])
+    assert state is not None and state.ours == ours and len(state.marks) == 1
+    assert state.cordoned_by == ("" if ours else words)
 
 
 def test_a_node_that_lost_gpus_is_not_well() -> None:

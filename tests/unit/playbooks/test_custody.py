@@ -51,7 +51,7 @@ def test_all_tasks_of_a_run_are_one_run_and_the_next_run_names_it(
                             hosts=HOSTS[:2])
     assert [each["custody"] for each in (*taken, *renewed)] == ["taken"] * 2 + ["renewed"] * 2, (taken, renewed)
     run, = {each["run"] for each in (*taken, *renewed)}
-    [[refused]] = played(controller, api, {"name": NAME, "state": "taken", "wait_timeout": 1})
+    [[refused]] = played(controller, api, {"name": NAME, "state": "taken", "wait_timeout": 0})
     assert refused["code"] == "cluster.node_held" and refused["holder"] == run and run in refused["msg"]
     [[returned_by_name]] = played(controller, api, {"name": NAME, "state": "returned", "run": run.partition("@")[0]})
     assert returned_by_name["custody"] == "returned" and not returned_by_name["node"]["unschedulable"]

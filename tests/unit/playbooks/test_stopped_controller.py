@@ -127,6 +127,6 @@ def test_nor_under_the_pods_of_an_admin_who_uncordoned_the_node(stopped: Stopped
 def test_one_that_another_run_has_when_its_turn_comes_is_left_to_it(stopped: Stopped) -> None:
     stopped.meanwhile("gpu_driver", FINE)
     told = stopped.site({"gpu_plan": planned(Plan(host="gpu-1", steps=(STEP,)))}, gpu_components=[],
-                        node_maintenance_wait_timeout=1)
+                        node_maintenance_wait_timeout=0)
     assert "failed=1" in told and "cluster.node_held" in told, told
     assert stopped.holder() == "other@c2" and stopped.slots == {}

@@ -155,13 +155,10 @@ def claim(node: Mapping[str, Any], run: Run, reason: str, offers: Mapping[str, i
 
 
 def next_withdrawal(node: Mapping[str, Any]) -> Optional[Apply]:
-    """The next thing to say for a node to be given back by all our runs; None where there is none.
-
-    The cordon of a hold mark is said before the last claim goes, so that the node is at no moment open.
-    """
+    """The next thing to say for a node to be given back by all our runs; None where there is none."""
     there = claims(node)
-    if is_held(node) and HOLDER not in cordoned_by_others(node) and any(each.cordons for each in there.values()):
-        return Apply(HOLDER, _said(node, True, {}))
+    if any(each.cordons for each in there.values()) and _is_to_hold(node):
+        return _hold(node)
     if there:
         return withdrawal(node, min(there))
     return withdrawal(node, HOLDER) if is_let_go(node) else None
@@ -172,6 +169,8 @@ def next_step_back(node: Mapping[str, Any], run: Run, before: Mapping[str, Claim
     there = claims(node)
     if run.manager not in there:
         return None
+    if [manager for manager, each in there.items() if each.cordons] == [run.manager] and _is_to_hold(node):
+        return _hold(node)
     for manager, claim_before in before.items():
         now = there.get(manager)
         if manager != run.manager and now is not None and not claim_before.annotations.keys() <= now.annotations.keys():
@@ -229,6 +228,16 @@ def said_of(item: Mapping[str, Any], annotations: Mapping[str, str], spec: Mappi
     if spec:
         body["spec"] = dict(spec)
     return body
+
+
+def _is_to_hold(node: Mapping[str, Any]) -> bool:
+    """Whether the cordon of a hold mark is to be said before the last claim that cordons goes: the node is at no moment
+    open then."""
+    return is_held(node) and HOLDER not in cordoned_by_others(node)
+
+
+def _hold(node: Mapping[str, Any]) -> Apply:
+    return Apply(HOLDER, _said(node, True, {}))
 
 
 def _said(node: Mapping[str, Any], cordons: bool, annotations: Mapping[str, str]) -> Object:

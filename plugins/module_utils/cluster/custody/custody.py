@@ -13,11 +13,12 @@ Claim   is what a run says of a Node by server-side apply, as a field manager of
 Mark    is what another manager has written that is at work on the node (marks.py). It is never written by us.
 Hold    is the annotation by which an admin says that the node stays cordoned whatever becomes of our claim.
 
-Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node. What fails
-on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels, GPUs on offer; the node is
-cordoned still, so that it can be looked at with its components before anybody else's pods come. Returned: Lease, marks,
-labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any request: what is there then
-is a Lease that runs out and claims that the next run finds on the Node, which takes the node over and completes it.
+Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node, drain of what has come to
+its GPUs meanwhile. What fails on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels,
+GPUs on offer; the node is cordoned still, so that it can be looked at with its components before anybody else's pods
+come. Returned: Lease, marks, labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any
+request: what is there then is a Lease that runs out and claims that the next run finds on the Node, which takes the
+node over and completes it.
 
 Between our tasks nobody renews a Lease, as each task of Ansible is a process of its own. So a Lease is as long as a
 task may take, and each of our tasks about the node renews it. A run may be stopped at any moment for longer than that,
@@ -68,6 +69,8 @@ Proof = Callable[[], None]
 # What the drain does, or in a dry run would do: the keys of its result. It raises GpuOpsError. The proof is asked for
 # before each eviction.
 Drain = Callable[[bool, Proof], Dict[str, Any]]
+# What the drain has done, with what is done about pods that have got GPUs since
+Follow = Callable[[Dict[str, Any], Proof], Dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Taking:
     place:      raises GpuOpsError where the run has lost the place among those out of service that it takes the node
                 for. Asked for before the cordon, and after it: whoever counts them from then on sees the cordon.
     was_taken:  whether this run has taken it before. It has to have it still then, and cordoned.
+    follow:     frees its GPUs of pods that tolerate the cordon and have come since the drain; None where nobody drains
+                it. Asked once the components have left, and no pod gets GPUs any more.
     """
 
     reason: str = ""
@@ -93,6 +98,7 @@ class Taking:
     skip_after: float = 0
     place: Proof = lambda: None
     was_taken: bool = False
+    follow: Optional[Follow] = None
 
 
 @dataclass(frozen=True)
@@ -265,7 +271,8 @@ class Custody:
         before, offers = says.claims(node), _offers(node)
         is_new = self._run.manager not in before
         if is_new:
-            way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
+            way_back.add("cordon of node %s withdrawn" % name,
+                         lambda: _still_cordoned(self._step_back(name, act.uid, before)))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason, offers), while_it_drains, node)
         if is_new and surroundings.names_machine(node):
             way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
@@ -282,6 +289,9 @@ class Custody:
         done = change_node(self._cluster, name, act.without, False, act.uid, node, renew)
         left = wait_for_components_gone(
             self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
+        if act.follow is not None:
+            # Of the Lease the components may have used nearly all
+            drained = act.follow(drained, renew)
         node = self._check(name, act.uid, self._lease_seconds)
         return node, {**drained, "notes": [*done["notes"], *_of_others(node), *(
             "pod %s of node %s should have ended by %s, and was not waited for any longer" % (
@@ -301,14 +311,15 @@ class Custody:
         self._refuse_uncordoned(node)
         return says.claim(node, self._run, reason, offers)
 
-    def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> None:
+    def _step_back(self, name: str, uid: str, before: Mapping[str, Claim]) -> Object:
         """What runs that are dead have said is put right only while no other run has the node: it says its own."""
         try:
-            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
+            return self._bring(
+                name, uid, lambda there: says.next_step_back(there, self._run, before), self._lease_seconds)
         except GpuOpsError as error:
             if error.code != LOST:
                 raise
-            self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
+            return self._bring(name, uid, lambda there: says.next_step_back(there, self._run, {}))
 
     def _check(self, name: str, uid: str, seconds: int) -> Object:
         """The Node. Raises GpuOpsError where it is not this run's any more."""
@@ -567,11 +578,11 @@ class _Taken(Exception):
 class _WayBack:
     """What is to be done, the last first, to put a node back as it was."""
 
-    def __init__(self, steps: Sequence[Tuple[str, Callable[[], Any]]] = ()) -> None:
-        self._steps: List[Tuple[str, Callable[[], Any]]] = list(steps)
+    def __init__(self, steps: Sequence[Tuple[str, Callable[[], Optional[Sequence[str]]]]] = ()) -> None:
+        self._steps: List[Tuple[str, Callable[[], Optional[Sequence[str]]]]] = list(steps)
 
-    def add(self, done: str, undo: Callable[[], Any]) -> None:
-        """done: what has happened when it was undone, in words."""
+    def add(self, done: str, undo: Callable[[], Optional[Sequence[str]]]) -> None:
+        """done: what has happened when it was undone, in words. undo: gives what is to be said beside it."""
         self._steps.append((done, undo))
 
     def go(self) -> Tuple[List[str], List[str]]:
@@ -580,8 +591,7 @@ class _WayBack:
         remains: List[str] = []
         for words, undo in reversed(self._steps):
             try:
-                undo()
-                done.append(words)
+                done.append("; ".join([words, *(undo() or ())]))
             except Exception as error:
                 remains.append("not done: %s (%s)" % (words, error))
         return done, remains
@@ -623,14 +633,18 @@ def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:
 
 
 def _back(node: Object, act: Returning) -> NodePolicy:
-    return replace(act.labels, uncordoned=True) if says.was_cordoned_without_claim(node) else act.labels
+    is_opened = says.was_cordoned_without_claim(node) and not says.is_held(node)
+    return replace(act.labels, uncordoned=True) if is_opened else act.labels
+
+
+def _still_cordoned(node: Object) -> List[str]:
+    """What a person is told of a cordon that does not go with ours."""
+    others, why = says.cordoned_by_others(node), cordoned_by_its_host(node)
+    return ["node %s is cordoned by %s, and stays so%s" % (
+        node["metadata"]["name"], ", ".join(others), ": %s" % why if why else "")] if others else []
 
 
 def _of_others(node: Object) -> List[str]:
-    """What a person is told of a cordon that does not go with ours, and of what works against us."""
-    name, others = node["metadata"]["name"], says.cordoned_by_others(node)
-    why = cordoned_by_its_host(node)
-    notes = ["node %s is cordoned by %s, and stays so%s" % (
-        name, ", ".join(others), ": %s" % why if why else "")] if others else []
-    return notes + ["annotation %s of node %s was set by others and stays" % (each, name)
-                    for each in says.opposite_opt_outs(node)]
+    """The same, and of what works against us."""
+    return _still_cordoned(node) + ["annotation %s of node %s was set by others and stays" % (
+        each, node["metadata"]["name"]) for each in says.opposite_opt_outs(node)]

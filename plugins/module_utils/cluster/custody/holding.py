@@ -61,7 +61,8 @@ class Holding:
     else has written, so that an answer which is no conflict proves that the node is this run's still.
 
     namespace: ours, of the Leases. It is made where it is not there, as the components would make it.
-    wait:      seconds for a Lease of another run to come free, or to run out.
+    wait:      seconds for a Lease of another run to come free, or to run out. One that shows no life in them is waited
+               for until it has run out; with 0 nothing is.
     tell:      says what is waited for.
     clock:     seconds that only go forward; now: seconds since the epoch.
     """
@@ -107,6 +108,11 @@ class Holding:
 
         record, _free = wait_for(attempt, lambda other: other is None, self._wait, PAUSE_SECONDS, self._clock,
                                  self._sleep)
+        if record is not None and self._wait > 0 and not watch.has_changed:
+            # Who goes away earlier begins to watch anew the next time, so that a dead run would have the node for ever
+            record, _free = wait_for(attempt, lambda other: other is None or watch.has_changed,
+                                     watch.seconds_left(self._clock()) + PAUSE_SECONDS, PAUSE_SECONDS, self._clock,
+                                     self._sleep)
         if record is not None:
             raise self._is_held(name, record, waiting.seconds)
         return not tried
@@ -210,9 +216,9 @@ class Holding:
             "cluster.node_held",
             found="%s; waited for %d s" % (_held_by(name, record), waited),
             wanted="a node that no other run works on",
-            remedy="let that run end. Where it has died, run again with a `wait_timeout` of more than %d, or free the "
-            "node at once: kubectl delete lease %s --namespace %s" % (
-                record.seconds, leases.name_of(name), self._namespace),
+            remedy="let that run end. Where it has died, run again with a `wait_timeout` above 0, which waits until "
+            "its Lease has run out, or free the node at once: kubectl delete lease %s --namespace %s" % (
+                leases.name_of(name), self._namespace),
             option="wait_timeout", holder=record.holder)
 
 

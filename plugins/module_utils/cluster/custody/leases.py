@@ -41,17 +41,26 @@ class Record:
 
 
 class Watch:
-    """What one who waits has seen of a Lease, by his own clock."""
+    """What one who waits has seen of a Lease, by his own clock.
+
+    has_changed: whether its holder, or another one, has written it since it was seen first.
+    """
 
     def __init__(self) -> None:
         self._seen: Optional[Record] = None
         self._since = 0.0
+        self.has_changed = False
 
     def has_run_out(self, record: Record, now: float) -> bool:
         """Whether the holder counts as dead. now: seconds of a clock that only goes forward."""
         if record != self._seen:
+            self.has_changed = self._seen is not None
             self._seen, self._since = record, now
         return now - self._since > record.seconds
+
+    def seconds_left(self, now: float) -> float:
+        """Until what was seen last has run out."""
+        return self._since + (self._seen.seconds if self._seen else 0) - now
 
 
 def name_of(node: str) -> str:

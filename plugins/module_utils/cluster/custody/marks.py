@@ -38,14 +38,18 @@ _FLUO_LABELS = ("before-reboot", "after-reboot")
 # openshift/machine-config-operator, pkg/daemon/constants, and pkg/controller/common/layered_node_state.go for images,
 # of which a node that is not layered has none
 _MCO = "machineconfiguration.openshift.io/"
+_MCO_PAIRS = (("desiredConfig", "currentConfig"), ("desiredImage", "currentImage"),
+              ("desiredDrain", "lastAppliedDrain"))
 _FENCED = "medik8s' fence agents remediation, which switches the node's power"
+_REBOOTED = "medik8s' self node remediation, which is rebooting the node"
 # kubernetes/autoscaler, utils/taints; karpenter.sh, pkg/apis/v1 and v1beta1; medik8s/self-node-remediation,
-# controllers, and medik8s/fence-agents-remediation, api/v1alpha1, now and before
+# controllers, since v0.12.0 and before, and medik8s/fence-agents-remediation, api/v1alpha1, now and before
 _TAINTS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler, which is removing the node",
     "karpenter.sh/disrupted": "Karpenter, which is replacing the node",
     "karpenter.sh/disruption": "Karpenter, which is replacing the node",
-    "remediation.medik8s.io/self-node-remediation": "medik8s' self node remediation, which is rebooting the node",
+    "remediation.medik8s.io/self-node-remediation": _REBOOTED,
+    "medik8s.io/remediation": _REBOOTED,
     "remediation.medik8s.io/fence-agents-remediation": _FENCED,
     "medik8s.io/fence-agents-remediation": _FENCED,
 }
@@ -62,11 +66,15 @@ MAINTENANCES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """who: is at work. evidence: what is written where. left: how one is taken away that has outlived its meaning."""
+    """who: is at work. evidence: what is written where. left: how one is taken away that has outlived its meaning.
+
+    is_out: whether the node is out of service by it, though nobody may have cordoned it.
+    """
 
     who: str
     evidence: str
     left: str = ""
+    is_out: bool = False
 
     def __str__(self) -> str:
         return "%s (%s)" % (self.who, self.evidence)
@@ -78,13 +86,14 @@ def on_node(node: Mapping[str, Any]) -> List[Mark]:
     labels, annotations = dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {})
     found = []
     if metadata.get("deletionTimestamp"):
-        found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"]))
+        found.append(Mark("somebody who is deleting the Node", "deletionTimestamp " + metadata["deletionTimestamp"],
+                          is_out=True))
     found += _of_upgrades(labels)
     if labels.get(_MIG_STATE) in _DIVIDING and not _is_ours(node, _MIG_STATE):
         found.append(Mark("NVIDIA's MIG manager", "label %s=%s" % (_MIG_STATE, labels[_MIG_STATE])))
     found += _of_flatcar(labels, annotations)
     found += _of_openshift(annotations)
-    found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"])
+    found += [Mark(_TAINTS[taint["key"]], "taint %s" % taint["key"], is_out=True)
               for taint in spec.get("taints") or () if taint.get("key") in _TAINTS]
     return found
 
@@ -209,12 +218,13 @@ def _of_openshift(annotations: Mapping[str, str]) -> Iterator[Mark]:
         return annotations.get(_MCO + name, "")
 
     who = "OpenShift's machine config operator"
-    behind = [what for what in ("Config", "Image") if of("desired" + what) != of("current" + what)]
+    behind = [(wanted, there) for wanted, there in _MCO_PAIRS if of(wanted) != of(there)]
     if of("state") not in ("", "Done"):
         yield Mark(who, "annotation %sstate=%s" % (_MCO, of("state")))
     elif behind:
-        yield Mark(who, "annotation %sdesired%s=%s, and the node has %s" % (
-            _MCO, behind[0], of("desired" + behind[0]) or "none", of("current" + behind[0]) or "none"))
+        wanted, there = behind[0]
+        yield Mark(who, "annotation %s%s=%s, and the node has %s" % (
+            _MCO, wanted, of(wanted) or "none", of(there) or "none"))
     elif of("desiredDrain").startswith("drain-"):
         yield Mark(who, "annotation %sdesiredDrain=%s" % (_MCO, of("desiredDrain")))
 

@@ -9,7 +9,8 @@ it is the same one on the same node. One of a StatefulSet that has come back els
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from dataclasses import replace
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.progress import duration
@@ -22,7 +23,7 @@ from ..repeating import CONFLICT, EVICTED
 from ..rights import require
 from .judgement import GOES, WAITS, Fate
 from .observation import observe, read_state
-from .policy import DrainPolicy
+from .policy import GPUS, DrainPolicy
 from .preview import Preview, preview, silent_refusal
 
 PATIENCE_S = 5.0
@@ -35,6 +36,8 @@ _OF_NAMESPACE = "NamespaceTerminating"
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 _TOO_MANY_UNCONFIRMED = "DisruptedPods map too big"
 _ENDS = "terminating"
+# Keys of a result that list pods, or what they are charged to
+_OF_PODS = ("evicted", "stayed", "waiting", "left", "blocked", "budgets")
 # It is the same for every pod
 _OF_THE_USER = ("cluster.right_missing", "cluster.credentials_refused")
 
@@ -308,26 +311,76 @@ def _path(pod: Pod) -> str:
 
 def look(
     cluster: Client, policies: Mapping[str, DrainPolicy], sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.time,
+    now: Callable[[], float] = time.time, known: FrozenSet[str] = frozenset(),
 ) -> Preview:
     """What the drains of these nodes would come to, by a second look where the first may have been at a moment in
-    which a pod is replaced. The rest as of preview() and Drain."""
-    seen = preview(observe(cluster, policies, now), policies)
+    which a pod is replaced. The rest as of observe(), preview() and Drain."""
+    seen = preview(observe(cluster, policies, now, known), policies)
     if not seen.may_pass:
         return seen
     sleep(PATIENCE_S)
-    return preview(observe(cluster, policies, now), policies)
+    return preview(observe(cluster, policies, now, known), policies)
+
+
+class NodeDrain:
+    """The drain of one node as a module's result, and what follows it. The options are as of Drain."""
+
+    def __init__(
+        self, cluster: Client, node: str, policy: DrainPolicy, tell: Callable[[str], None] = quiet,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster, self._node, self._policy, self._tell = cluster, node, policy, tell
+        self._clock, self._sleep, self._now = clock, sleep, now
+        # Pods that had GPUs when it was looked at, and for how long it has drained
+        self._users: FrozenSet[str] = frozenset()
+        self._passed = 0.0
+
+    def go(self, dry_run: bool, proof: Callable[[], None] = for_anybody,
+           beside: Optional[Mapping[str, DrainPolicy]] = None) -> Dict[str, Any]:
+        """dry_run: whether it is only told what would be done.
+
+        beside: other nodes that are to be drained at the same time, each with how: what stands against one of these
+                drains stands against all.
+        """
+        began = self._clock()
+        seen = self._look({self._node: self._policy, **(beside or {})})
+        drain = self._drain(self._policy, proof)
+        if dry_run:
+            return drain.ask(seen)
+        self._users = seen.users
+        done = drain.run(seen)
+        self._passed = self._clock() - began
+        return done
+
+    def follow(self, done: Dict[str, Any], proof: Callable[[], None] = for_anybody) -> Dict[str, Any]:
+        """Drain what has got GPUs since go(), in the time that this has left; what was done is told with it.
+
+        A pod that tolerates the cordon comes back at once, and gets GPUs as long as the node offers any: so it is asked
+        for when it offers none. What pods without GPUs do is no matter of it.
+        """
+        while True:
+            began, left = self._clock(), max(0.0, self._policy.timeout - self._passed)
+            policy = replace(self._policy, scope=GPUS, pods=None, timeout=left)
+            seen = self._look({self._node: policy})
+            if not seen.fates[self._node]:
+                return done
+            self._users |= seen.users
+            more = self._drain(policy, proof).run(seen)
+            done = {**done, "changed": done["changed"] or more["changed"],
+                    **{key: [*done[key], *more[key]] for key in _OF_PODS}}
+            self._passed += self._clock() - began
+
+    def _look(self, policies: Mapping[str, DrainPolicy]) -> Preview:
+        return look(self._cluster, policies, self._sleep, self._now, self._users)
+
+    def _drain(self, policy: DrainPolicy, proof: Callable[[], None]) -> Drain:
+        return Drain(self._cluster, self._node, policy, self._tell, self._clock, self._sleep, self._now, proof)
 
 
 def drain_node(
     cluster: Client, node: str, policy: DrainPolicy, dry_run: bool, proof: Callable[[], None] = for_anybody,
-    tell: Callable[[str], None] = quiet, beside: Optional[Mapping[str, DrainPolicy]] = None,
+    tell: Callable[[str], None] = quiet,
 ) -> Dict[str, Any]:
-    """The drain of one node as a module's result. dry_run: whether it is only told what would be done.
-
-    beside: other nodes that are to be drained at the same time, each with how: what stands against one of these drains
-            stands against all.
-    """
-    seen = look(cluster, {node: policy, **(beside or {})})
-    drain = Drain(cluster, node, policy, tell, proof=proof)
-    return drain.ask(seen) if dry_run else drain.run(seen)
+    """The drain of one node by itself."""
+    return NodeDrain(cluster, node, policy, tell).go(dry_run, proof)

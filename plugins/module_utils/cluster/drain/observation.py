@@ -26,10 +26,13 @@ _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
 
 
-def observe(cluster: Client, policies: Mapping[str, DrainPolicy], now: Callable[[], float] = time.time) -> Observation:
-    """What there is about the drains of these nodes. policies: {node: how it is drained}. now: as time.time."""
-    pods = tuple(pod_of(found, policy.is_gpu)
-                 for node, policy in policies.items() for found in read_pods(cluster, node))
+def observe(cluster: Client, policies: Mapping[str, DrainPolicy], now: Callable[[], float] = time.time,
+            known: FrozenSet[str] = frozenset()) -> Observation:
+    """What there is about the drains of these nodes. policies: {node: how it is drained}. now: as time.time. known:
+    UIDs of pods that are left out."""
+    there = (pod_of(found, policy.is_gpu)
+             for node, policy in policies.items() for found in read_pods(cluster, node))
+    pods = tuple(pod for pod in there if pod.uid not in known)
     claims = read_claims(cluster, pods)
     concerned = [pod for pod in pods if policies[pod.node].scope == NODE or uses(pod, claims, policies[pod.node])]
     daemonsets = _daemonsets(cluster) if any(pod.daemonset for pod in concerned) else {}

@@ -18,7 +18,7 @@ node has is not a matter of its pods. What kubectl does otherwise, docs/drain.md
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.refusal import Refusal
@@ -68,11 +68,13 @@ class Preview:
     tally:    what disruption budgets say of all the evictions together.
     refusals: why they may not begin. () promises that every pod that goes can go, as far as the API tells: at once, or
               once the budgets allow it.
+    users:    UIDs of all pods that use GPUs, whether the drains are about them or not.
     """
 
     fates: Mapping[str, Tuple[Fate, ...]]
     tally: Sum
     refusals: Tuple[Refusal, ...]
+    users: FrozenSet[str] = frozenset()
 
     def of(self, node: str, verdict: str) -> Tuple[Fate, ...]:
         return tuple(fate for fate in self.fates.get(node, ()) if fate.verdict == verdict)
@@ -116,15 +118,16 @@ def preview(observation: Observation, policies: Mapping[str, DrainPolicy]) -> Pr
     """What the drains of these nodes, all at the same time, would come to. policies: {node: how it is drained}, in the
     order in which the nodes are to have what their pods' budgets allow."""
     fates: Dict[str, Tuple[Fate, ...]] = {}
+    there = [(pod, uses(pod, observation.claims, policies[pod.node]))
+             for pod in sorted(observation.pods, key=str) if pod.node in policies]
     for node, policy in policies.items():
-        there = sorted((pod for pod in observation.pods if pod.node == node), key=str)
-        judged = (judge(pod, uses(pod, observation.claims, policy), policy, observation.surroundings) for pod in there)
+        judged = (judge(pod, ways, policy, observation.surroundings) for pod, ways in there if pod.node == node)
         fates[node] = tuple(fate for fate in judged if fate is not None)
     tally = add_up([fate.pod for is_asked in (_goes_now, _goes_later) for node, found in fates.items()
                     for fate in found if is_asked(fate, policies[node])], observation.budgets)
     every = [fate for found in fates.values() for fate in found]
     refusals = [*loss_refusals(every), *_rivals(tally), *_hopeless(tally), *_silent(observation, policies, fates)]
-    return Preview(fates, tally, tuple(refusals))
+    return Preview(fates, tally, tuple(refusals), frozenset(pod.uid for pod, ways in there if ways))
 
 
 def _goes_now(fate: Fate, policy: DrainPolicy) -> bool:

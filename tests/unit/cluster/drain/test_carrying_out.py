@@ -11,7 +11,7 @@ from cluster_api import Answer, Api, Fault, blocked
 from cluster_objects import node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain, drain_node, look
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import Drain, NodeDrain, look
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.judgement import WAITS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.preview import Preview
@@ -70,6 +70,50 @@ def world(api: Api, client: Client) -> World:
 
 def names(pods: List[Dict[str, Any]]) -> List[str]:
     return [each["name"] for each in pods]
+
+
+class TestThatComesBack:
+    """Who tolerates the cordon gets GPUs as long as there is a device plugin, which leaves after the drain."""
+
+    def node_drain(self, world: World, **options: Any) -> NodeDrain:
+        return NodeDrain(world.client, "gpu-1", policy_of(options), world.lines.append, world.time.clock,
+                         world.time.sleep, world.now)
+
+    def test_nothing_has_and_that_costs_one_list(self, world: World) -> None:
+        world.api.state.pods = [pod("a"), pod("agent", owner="DaemonSet"), pod("web", gpus=0)]
+        drain = self.node_drain(world)
+        done = drain.go(False)
+        world.api.state.requests.clear()
+        assert drain.follow(done) == done
+        assert [each.path for each in world.api.state.requests] == ["/api/v1/pods"]
+
+    @pytest.mark.parametrize("options", [{}, {"scope": "node"}, {"pods": ["team/a"]}], ids=str)
+    def test_what_has_with_gpus_is_drained_too_and_no_other(self, world: World, options: Dict[str, Any]) -> None:
+        world.api.state.pods = [pod("a"), pod("agent", owner="DaemonSet")]
+        drain, proofs = self.node_drain(world, **options), []
+        if "pods" in options:
+            world.api.state.pods.append(pod("neighbour"))
+        done = drain.go(False)
+        world.api.state.pods += [pod("b"), pod("web", gpus=0), pod("agent-2", owner="DaemonSet")]
+        told = drain.follow(done, lambda: proofs.append(world.there()))
+        assert names(told["evicted"]) == ["a", "b"] and told["changed"] and len(proofs) == 1
+        assert set(world.there()) - {"neighbour"} == {"agent", "web", "agent-2"}
+        assert ("neighbour" in world.there()) == ("pods" in options)
+
+    def test_what_does_again_and_again_has_the_time_of_the_drain(self, world: World) -> None:
+        world.api.state.pods = [pod("a")]
+        drain = self.node_drain(world, timeout=3)
+        done = drain.go(False)
+
+        def come(now: float) -> None:
+            if not world.there():
+                world.api.state.pods.append(pod("b-%d" % (now * 100)))
+
+        come(0)
+        world.asleep = come
+        with pytest.raises(GpuOpsError) as failed:
+            drain.follow(done)
+        assert failed.value.code == "cluster.pods_not_evicted" and world.time.now < 3 + 1
 
 
 class TestThatGoes:
@@ -422,12 +466,12 @@ class TestAsked:
         beside = {"gpu-2": policy_of({})}
         for dry_run in (True, False):
             with pytest.raises(GpuOpsError) as refused:
-                drain_node(world.client, "gpu-1", policy_of({"force": True}), dry_run, beside=beside)
+                NodeDrain(world.client, "gpu-1", policy_of({"force": True})).go(dry_run, beside=beside)
             assert refused.value.code == "cluster.pods_without_controller" and "team/bare" in refused.value.found
             assert "of nodes gpu-1, gpu-2, which are drained at the same time" in refused.value.found
         beside = {"gpu-2": policy_of({"force": True})}
-        assert names(drain_node(world.client, "gpu-1", policy_of({}), True, beside=beside)["evicted"]) == ["a"]
-        assert names(drain_node(world.client, "gpu-1", policy_of({}), False, beside=beside)["evicted"]) == ["a"]
+        assert names(NodeDrain(world.client, "gpu-1", policy_of({})).go(True, beside=beside)["evicted"]) == ["a"]
+        assert names(NodeDrain(world.client, "gpu-1", policy_of({})).go(False, beside=beside)["evicted"]) == ["a"]
         assert world.there() == ["bare"]
 
     def test_what_a_budget_allows_is_added_up_over_the_nodes_beside_it(self, world: World) -> None:
@@ -436,7 +480,7 @@ class TestAsked:
         world.api.state.lists[BUDGETS] = [{
             "metadata": {"namespace": "team", "name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
             "status": {"disruptionsAllowed": 1, "desiredHealthy": 1, "currentHealthy": 2, "expectedPods": 2}}]
-        told = drain_node(world.client, "gpu-1", policy_of({}), True, beside={"gpu-2": policy_of({})})
+        told = NodeDrain(world.client, "gpu-1", policy_of({})).go(True, beside={"gpu-2": policy_of({})})
         assert [(each["now"], each["later"]) for each in told["budgets"]] == [(["team/a"], ["team/b"])]
 
     def test_nobody_is_asked_where_eviction_is_disabled(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
