@@ -361,6 +361,7 @@ class TestNow:
         ({"failed_before": {"h1": "x"}}, "person"),
         ({"cordoned": {"h1": "ada"}}, "person"),
         ({"cordoned": {"h1": "ada"}, "not_ready": {"h1"}}, "person"),
+        ({"cordoned": {"h1": "Karpenter"}, "marked": {"h1": "Karpenter"}}, "slots"),
         ({"unreachable": {"h1"}}, "person"),
         ({"half_done": {"h1"}, "unreachable": {"h1"}}, "person"),
         ({"half_done": {"h1"}}, "slots"),
