@@ -486,25 +486,25 @@ def prove_unchanged(
     client: Client, namespace: str, node: str, run: str, since: datetime, shown: Collection[str] = ()
 ) -> None:
     """Raises GpuOpsError where another run has failed with a node, in any pool, or was at work there after an instant
-    and has not ended that: of its host is known then what was so before.
+    and has not ended that, or keeps it: of its host is known then what was so before.
 
     Who has the Lease of the node asks. A change that began earlier is of a run that is no more: where that was so at
     the instant already, it was seen with its host. shown: when runs have shown themselves at the node.
     """
     was_held = any(epoch(each) > since.timestamp() for each in shown)
+    found = "a run had node %s after its host was looked at" % node if was_held else ""
     record, _version = _read(client, _path_of(namespace))
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
+        whose = "run %s" % (slot.run or "of nobody")
         if slot.state == FAILED:
-            what = "has failed with node %s in pool %s (%s)" % (node, pool, slot.reason)
-        elif slot.run != run and (was_held or was_at_work(record.pool(pool), slot, since)):
-            what = "began with node %s in pool %s at %s, was at work after its host was looked at, and has not ended " \
-                "it" % (node, pool, instant_text(slot.since))
-        else:
-            continue
+            found = "%s has failed with node %s in pool %s (%s)" % (whose, node, pool, slot.reason)
+            break
+        if slot.run != run and (was_held or was_at_work(record.pool(pool), slot, since)):
+            found = "%s began with node %s in pool %s at %s, was at work after its host was looked at, and has not " \
+                "ended it" % (whose, node, pool, instant_text(slot.since))
+    if found:
         raise GpuOpsError(
-            "cluster.node_changed_since",
-            found="run %s %s" % (slot.run or "of nobody", what),
-            wanted="a node that is opened by what its host is now",
+            "cluster.node_changed_since", found=found, wanted="a node that is opened by what its host is now",
             remedy="run again, which looks at the host anew; what failed is seen to, and freed, first")
 
 

@@ -338,6 +338,7 @@ def asked(
     if has_place and _is_at_work(pool, asking, rollout, unit, nodes):
         return Answer()
     opened, waits = _opened(pool, asking, rollout, unit, is_alive)
+    opened = _without_the_finished(opened, asking, rollout, nodes)
     if waits is None and has_place:
         decision = decide_again(*standing(record, opened, pool_name, asking, rollout, nodes, is_alive), unit)
         if decision.may_start:
@@ -704,6 +705,18 @@ def _is_at_work(
         not of_unit.isdisjoint(_over(pool, asking)))
 
 
+def _without_the_finished(pool: Pool, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState]) -> Pool:
+    """Without places that runs which are no more have of hosts of this run that need nothing and are in service: they
+    have given the node back, or never had it. Whoever is only silent finds that his place is gone before he takes it.
+    """
+    at_work = {asking.run, *(pool.rollout.runs if pool.rollout is not None else ())}
+    needless = {host.node for host in rollout.of_run.values() if not host.plan and host.node in nodes
+                and not nodes[host.node].ours}
+    return replace(pool, slots=_with(pool.slots, {
+        node: slot.earlier_failure for node, slot in pool.slots.items()
+        if node in needless and slot.state == WORKING and slot.run not in at_work}))
+
+
 def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
     """Without the places that a run has for a unit with which it has not begun: what counted there before does again.
     """
@@ -893,10 +906,6 @@ def _present(
             goes_on_so = own is not None and (
                 failed_by(stands, [own.policy]) is None if own.plan else stands.state == WORKING)
             otherwise.update([name] if goes_on_so else ())
-        state = nodes.get(node)
-        if stands.state == WORKING and own is not None and not own.plan and state is not None and not state.ours:
-            # Its run has given it back, or never had it, and it needs nothing: who ends with it says so later
-            continue
         if stands.state == WORKING:
             half_done.add(name)
             repaired.update([name] if began_a_repair(stands) and asking.aim != REPAIR else ())

@@ -436,8 +436,8 @@ class _Standing:
                                *self._slots.by_themselves, *self._slots.not_ready, *self._slots.unreachable}
         # What ends by itself: nothing that went out of reach in the middle of it
         self._passing: Set[str] = set(self._slots.in_progress) - present.unreachable
-        # What only a person ends. A node that is not Ready, or offers too little after its change, may come back, and so
-        # may one in the hands of another manager; what is half done is taken over by the run that has its host
+        # What only a person ends. A node that is not Ready, or offers too little after its change, may come back, and
+        # so may one in the hands of another manager; what is half done is taken over by the run that has its host
         self._lasting = self._out.intersection({
             *self._failed, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
             *present.found}) - self._passing

@@ -70,10 +70,11 @@ def claims(item: Mapping[str, Any], managers: str = MANAGER) -> Dict[str, Claim]
     return found
 
 
-def claimed_at(item: Mapping[str, Any]) -> Tuple[str, ...]:
-    """When the runs that say something of an object have said it last, by the clock of the API server."""
-    return tuple(str(entry["time"]) for entry in _entries(item) if entry.get("time")
-                 and str(entry.get("manager") or "").startswith(MANAGER) and entry.get("operation") == "Apply")
+def claimed_at(item: Mapping[str, Any], run: Run) -> Tuple[str, ...]:
+    """When other runs that say something of an object have said it last, by the clock of the API server."""
+    others = claims(item).keys() - {run.manager}
+    return tuple(str(entry["time"]) for entry in _entries(item) if entry.get("manager") in others
+                 and entry.get("operation") == "Apply" and entry.get("time"))
 
 
 def cordoned_by_others(node: Mapping[str, Any]) -> Tuple[str, ...]:

@@ -216,7 +216,7 @@ class Custody:
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node))
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
-            act.unchanged(says.claimed_at(node))
+            act.unchanged(says.claimed_at(node, self._run))
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
         if not (taken or forgotten or act.failures or act.was_taken):
@@ -229,7 +229,7 @@ class Custody:
         try:
             if not (act.failures or act.was_taken):
                 act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(
-                    read_node(self._cluster, name, act.uid))))
+                    read_node(self._cluster, name, act.uid), self._run)))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
@@ -527,7 +527,7 @@ class Custody:
         name = str(node["metadata"]["name"])
         if not act.failures:
             if taken and not act.was_taken:
-                act.unchanged(says.claimed_at(node))
+                act.unchanged(says.claimed_at(node, self._run))
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
             node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))
