@@ -420,13 +420,14 @@ def test_a_run_that_lost_its_place_while_it_waited_for_the_node_does_not_touch_i
 
 @pytest.mark.parametrize("ends, pool, is_opened", [
     ("failed", POOL, False), ("killed", POOL, False), ("done", POOL, True), ("failed", "other", False),
-    ("killed before", POOL, True), ("killed at work", POOL, False), ("killed, taken since", POOL, False)])
+    ("killed before", POOL, True), ("killed at work", POOL, False), ("killed, taken since", POOL, False),
+    ("killed, kept since", POOL, False)])
 def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended(
     ends: str, pool: str, is_opened: bool
 ) -> None:
     """Its host needed nothing when the run looked that waits for it now."""
     store, time = store_of(), Time()
-    is_earlier = ends in ("killed before", "killed at work", "killed, taken since")
+    is_earlier = ends.startswith("killed") and ends != "killed"
     way, since = Way(store, "m", time), NOW + timedelta(seconds=-9 if is_earlier else -1)
     way.budget = Budget(way.client, "gpuops", pool, NodeReading(), lambda run: True, clock=time.clock, sleep=time.sleep)
     looked = NOW if is_earlier else since - timedelta(seconds=9)
@@ -439,7 +440,9 @@ def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended
     lease["spec"]["renewTime"] = (looked + timedelta(seconds=5 if ends == "killed at work" else -5)).strftime(
         "%Y-%m-%dT%H:%M:%S.%fZ")
     way.client.patch(path, {"spec": lease["spec"]})
-    if ends == "killed, taken since":
+    if ends == "killed, kept since":
+        way.budget.change(lambda record: record.but(pool, replace(record.pool(pool), slots={})))
+    if ends in ("killed, taken since", "killed, kept since"):
         # As the API server says it, where the Lease went with a run that took it over
         way.client.delete(path, lease["metadata"]["uid"], "Background")
         [node] = [each for at, each in store.objects.items() if at.endswith("/nodes/n1")]
@@ -460,7 +463,8 @@ def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended
     else:
         with pytest.raises(GpuOpsError, match="cluster.node_changed_since") as refused:
             site.custody().give_back("n1", act)
-        assert "run m@c" in str(refused.value) and "in pool %s" % pool in str(refused.value)
+        assert ("run m@c" in str(refused.value) and "in pool %s" % pool in str(refused.value)) == (
+            ends != "killed, kept since")
         assert Way(store, "next", Time()).custody().take("n1", TAKING)["custody"] == "taken"
     assert out_of_service(store) == ([] if is_opened else ["n1"])
 

@@ -319,6 +319,55 @@ def test_a_sick_host_that_a_killed_run_had_finished_is_left_to_a_repair(
 
 
 @pytest.mark.variation
+def test_one_that_needs_something_again_at_its_turn_stays_half_done(in_words: Hosts, now: datetime) -> None:
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
+    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    done = site.run({"gpu-1": {"gpu_plan": [CHANGE, NOTHING, CHANGE]}, "gpu-2": {"gpu_plan": NOTHING}},
+                    gpu_rollout_timeout=30)
+    assert done.returncode == 2 and "[playbook.needed_again]" in done.stdout, done.stdout
+    assert site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "working"}
+
+
+@pytest.mark.variation
+def test_one_that_was_opened_first_is_validated_again_where_others_were_changed_since(
+    in_words: Hosts, now: datetime
+) -> None:
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
+    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    well = {"changed": False, "checks": []}
+    broken = {**well, "failed": True, "msg": "level 1 fails"}
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING, "gpu_validation": [well, well, broken]},
+                     "gpu-2": {"gpu_plan": CHANGE}}, "--forks", "1", gpu_rollout_timeout=30)
+    assert done.returncode == 2 and site.changed() == ["gpu-2"] and "level 1 fails" in done.stdout, done.stdout
+    assert "in service again" in done.stdout and site.cordoned() == ["gpu-1"] and site.held() == {}
+
+
+@pytest.mark.variation
+def test_where_the_order_is_not_known_no_node_is_opened_that_nobody_has_looked_at(
+    in_words: Hosts, now: datetime
+) -> None:
+    """Its device plugin offers nothing any more."""
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
+    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    in_words.around("gpu_rollout", '''
+
+class ActionModule(Real):
+    def answer(self, task_vars):
+        asked = pathlib.Path(task_vars["inventory_dir"]) / "asked"
+        if self._task.args.get("state") == "planned":
+            if asked.exists():
+                raise GpuOpsError("cluster.request_refused", found="HTTP 500", wanted="an answer", remedy="ask again")
+            asked.write_text("")
+        return super().answer(task_vars)
+''')
+    done = site.run({"gpu_plan": NOTHING})
+    assert done.returncode == 2 and site.cordoned() == ["gpu-1"], done.stdout
+
+
+@pytest.mark.variation
 def test_a_host_that_is_sick_and_half_done_is_not_left_to_a_repair(in_words: Hosts, now: datetime) -> None:
     """Its checks fail, and the run that had it had not come to its end, as a second look tells."""
     site, run = Site(in_words, names(1)), custody.Run("a", "other")

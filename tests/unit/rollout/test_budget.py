@@ -561,6 +561,7 @@ class TestSlots:
         room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=ours)
         room.rollout = rollout_of(host("h1", plan=""), host("h2"), limit=1)
         assert room.ask("h2", "b").may_start != ours
+        assert room.held() == ({"h1"} if ours else {"h2"}), "who is only silent does not find it any more"
 
     def test_a_word_that_a_host_was_left_may_be_said_twice(self) -> None:
         """As where its answer was lost; the second time what was there before counts already."""
