@@ -14,6 +14,8 @@ from canned import Hosts, planned
 from cluster_api import Api
 from sites import Site, held, names
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Taking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     POWER_CYCLE,
     REBOOT,
@@ -351,11 +353,11 @@ def test_a_power_cycle_that_nobody_can_do_is_refused_before_anything_is_done(
 
 def test_what_is_sick_where_a_killed_run_had_finished_is_a_repairs(in_words: Hosts) -> None:
     """Its change needs nothing more, so that no run of site would ever bring it to an end."""
-    taken = {"gpuops.nvidia.com/cordoned-by": "gpuops", "gpuops.nvidia.com/cordon-reason": "maintenance"}
-    site = Site(in_words, names(2), gpu_1={"unschedulable": True, "annotations": taken})
+    site = Site(in_words, names(2))
     then = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=1)
     slot = Slot("gpu-1", "dead@other", then, policy="driver=1", aim="y")
     site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=then, seconds=1)))
+    Custody(site.client, Run("dead", "other"), "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
     nothing = plan_of()
     done = site.run({"gpu-1": {"gpu_plan": {**nothing, "validated": False, "checks": []}, "gpu_validation": STILL_SICK},
                      "gpu-2": {"gpu_plan": nothing}})
