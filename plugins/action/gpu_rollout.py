@@ -425,6 +425,7 @@ class ActionModule(ClusterAction):
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
+            "taken": has_place and budget.is_taken(rollout.hosts[self._host].node),
             "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -535,7 +536,8 @@ class ActionModule(ClusterAction):
             time.sleep(max(0.0, min(options["interval"],
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
-        return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "together": [],
+        return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
+                "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
                 "slots": "", "waited": int((datetime.now(timezone.utc) - began).total_seconds()),

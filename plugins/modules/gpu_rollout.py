@@ -396,6 +396,10 @@ place:
     O(gpuops.nvidia.gpu_node_custody#module:place). Empty for one that needs none.
   returned: with O(state=start)
   type: dict
+taken:
+  description: Whether a run had the node out of service when the place was given, as one that was killed.
+  returned: with O(state=start)
+  type: bool
 together:
   description:
     - The other hosts of its unit that have their places with it, for

@@ -160,6 +160,11 @@ class Budget:
         """The Nodes with GPUs, and those of these names, by one list; and those that hold a place of the pool."""
         return self._with_held(self._listed(names), pool)
 
+    def is_taken(self, node: str) -> bool:
+        """Whether a run of ours had a node out of service when the Nodes were last listed for a question."""
+        state = self._seen.nodes.get(node)
+        return state is not None and state.ours
+
     def _listed(self, names: Collection[str]) -> Dict[str, NodeState]:
         found = list(self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
                                         labelSelector=self._reading.selector))

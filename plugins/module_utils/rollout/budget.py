@@ -710,11 +710,14 @@ def _without_the_finished(pool: Pool, asking: Asking, rollout: Rollout, nodes: M
     have given the node back, or never had it. Whoever is only silent finds that his place is gone before he takes it.
     """
     at_work = {asking.run, *(pool.rollout.runs if pool.rollout is not None else ())}
-    needless = {host.node for host in rollout.of_run.values() if not host.plan and host.node in nodes
+    needless = {host.node for name, host in rollout.of_run.items() if host.reachable and host.refusal is None
+                and not host.plan and name not in asking.unreachable and host.node in nodes
                 and not nodes[host.node].ours}
+    # What a repair finds to do says nothing of changes
     return replace(pool, slots=_with(pool.slots, {
         node: slot.earlier_failure for node, slot in pool.slots.items()
-        if node in needless and slot.state == WORKING and slot.run not in at_work}))
+        if node in needless and slot.state == WORKING and slot.run not in at_work
+        and (asking.aim != REPAIR or not is_no_repair(slot))}))
 
 
 def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:

@@ -345,6 +345,19 @@ def test_one_that_was_opened_first_is_validated_again_where_others_were_changed_
 
 
 @pytest.mark.variation
+def test_one_that_another_manager_has_is_not_opened_without_a_look(in_words: Hosts, now: datetime) -> None:
+    """It is left to the end, and looked at then."""
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    kured = {"weave.works/kured-reboot-in-progress": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    site.client.patch("/api/v1/nodes/gpu-1", {"metadata": {"annotations": kured}})
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING}, "gpu-2": {"gpu_plan": CHANGE}}, gpu_rollout_limit=2,
+                    node_maintenance_wait_timeout=2)
+    assert done.returncode == 2 and site.changed() == ["gpu-2"] and site.cordoned() == ["gpu-1"], done.stdout
+    assert done.stdout.count("in the hands of kured") >= 2, done.stdout
+
+
+@pytest.mark.variation
 def test_where_the_order_is_not_known_no_node_is_opened_that_nobody_has_looked_at(
     in_words: Hosts, now: datetime
 ) -> None:

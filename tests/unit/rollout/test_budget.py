@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     BEAT,
     CLAIM,
@@ -50,6 +51,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     without_the_gone,
     written,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import REPAIR
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, aim_of, host_of, job_groups
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
     Cause,
@@ -562,6 +564,18 @@ class TestSlots:
         room.rollout = rollout_of(host("h1", plan=""), host("h2"), limit=1)
         assert room.ask("h2", "b").may_start != ours
         assert room.held() == ({"h1"} if ours else {"h2"}), "who is only silent does not find it any more"
+
+    @pytest.mark.parametrize("more, repairs", [
+        ({"reachable": False}, False), ({"refusal": Refusal("driver.held", "it is held", "none", "free it")}, False),
+        ({}, True)], ids=["out of reach", "refused", "a repair"])
+    def test_it_keeps_its_place_where_nobody_knows_that_it_needs_nothing(
+        self, more: Dict[str, Any], repairs: bool
+    ) -> None:
+        room = Room(rollout_of(*fleet(2), limit=1))
+        assert room.begin("h1").may_start
+        room.dead = {"a"}
+        room.rollout = rollout_of(host("h1", plan="", **more), host("h2"), limit=1)
+        assert not room.ask("h2", "b", **({"aim": REPAIR} if repairs else {})).may_start and room.held() == {"h1"}
 
     def test_a_word_that_a_host_was_left_may_be_said_twice(self) -> None:
         """As where its answer was lost; the second time what was there before counts already."""
