@@ -488,16 +488,17 @@ def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) 
 
 
 def prove_unchanged(
-    client: Client, namespace: str, node: str, run: str, since: datetime, shown: Collection[str] = ()
+    client: Client, namespace: str, node: str, run: str, since: datetime, shown: Collection[str], is_out: bool
 ) -> None:
     """Raises GpuOpsError where another run has failed with a node, in any pool, or was at work there after an instant
     and has not ended that, or keeps it: of its host is known then what was so before.
 
     Who has the Lease of the node asks. A change that began earlier is of a run that is no more: where that was so at
-    the instant already, it was seen with its host. shown: when runs have shown themselves at the node.
+    the instant already, it was seen with its host. shown: when runs have shown themselves at the node. is_out: whether
+    one of them has it out of service still, or keeps it so.
     """
     was_held = any(epoch(each) > since.timestamp() for each in shown)
-    found = "a run had node %s after its host was looked at" % node if was_held else ""
+    found = "a run had node %s after its host was looked at" % node if was_held and is_out else ""
     record, _version = _read(client, _path_of(namespace))
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
         whose = "run %s" % (slot.run or "of nobody")

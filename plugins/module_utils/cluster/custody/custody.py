@@ -113,7 +113,8 @@ class Returning:
     was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
                else has, or lets the components back to it, and it is to offer then what it did when it was taken.
     unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that another run
-               had, once this one has it, as nobody begins with it then. Is given when others were seen there.
+               had, once this one has it, as nobody begins with it then. Is given when others were seen there, and
+               whether it is out of service by them still.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -123,7 +124,7 @@ class Returning:
     offers: Mapping[str, int] = field(default_factory=dict)
     timeout: int = 300
     was_taken: bool = False
-    unchanged: Callable[[Collection[str]], None] = lambda shown: None
+    unchanged: Callable[[Collection[str], bool], None] = lambda shown, is_out: None
 
 
 class Custody:
@@ -216,7 +217,7 @@ class Custody:
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node))
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
-            act.unchanged(says.claimed_at(node, self._run))
+            act.unchanged(says.claimed_at(node, self._run), True)
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
         if not (taken or forgotten or act.failures or act.was_taken):
@@ -228,8 +229,9 @@ class Custody:
             self._holding.acquire(node, self._lease_seconds)
         try:
             if not (act.failures or act.was_taken):
-                act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(
-                    read_node(self._cluster, name, act.uid), self._run)))
+                there = read_node(self._cluster, name, act.uid)
+                act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
+                              _is_taken(there) or says.was_cordoned_without_claim(there))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
@@ -290,7 +292,8 @@ class Custody:
         left = wait_for_components_gone(
             self._cluster, name, act.timeout, act.skip_after, self._clock, self._sleep, self._now)
         if act.follow is not None:
-            # Of the Lease the components may have used nearly all
+            # Of the Lease the components may have used nearly all, and pods that are only waited for renew none
+            renew()
             drained = act.follow(drained, renew)
         node = self._check(name, act.uid, self._lease_seconds)
         return node, {**drained, "notes": [*done["notes"], *_of_others(node), *(
@@ -527,7 +530,7 @@ class Custody:
         name = str(node["metadata"]["name"])
         if not act.failures:
             if taken and not act.was_taken:
-                act.unchanged(says.claimed_at(node, self._run))
+                act.unchanged(says.claimed_at(node, self._run), True)
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
             node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))
