@@ -88,6 +88,15 @@ def now() -> datetime:
     return datetime.now(timezone.utc).replace(microsecond=0)
 
 
+def left_by_a_dead_run(in_words: Hosts, now: datetime, seconds: int) -> Site:
+    """Two hosts; a run has taken the first one, has its place, and was killed. seconds: how long its word counts."""
+    site, run = Site(in_words, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(
+        Slot("gpu-1", run.identity, now), seen=now, seconds=seconds)))
+    Custody(site.client, run, "gpuops", seconds, 0, str).take("gpu-1", Taking("maintenance"))
+    return site
+
+
 @pytest.mark.variation
 @pytest.mark.parametrize("age, seconds, left", [
     (timedelta(days=1), 1, {}), (timedelta(0), 600, {"gpu-1": "working"})],
@@ -276,9 +285,7 @@ def test_what_a_killed_run_had_finished_is_opened_before_others_wait_for_its_pla
     in_words: Hosts, now: datetime, plan: List[Dict[str, Any]]
 ) -> None:
     """By a run with one process; nobody knows at first that who has the place is dead."""
-    site, run = Site(in_words, names(2)), custody.Run("a", "other")
-    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=5)))
-    Custody(site.client, run, "gpuops", 5, 0, str).take("gpu-1", Taking("maintenance"))
+    site = left_by_a_dead_run(in_words, now, seconds=5)
     done = site.run({"gpu-1": {"gpu_plan": plan}, "gpu-2": {"gpu_plan": CHANGE}}, "--forks", "1",
                     gpu_rollout_timeout=60)
     assert done.returncode == 0 and site.changed() == ["gpu-2"], done.stdout
@@ -320,9 +327,7 @@ def test_a_sick_host_that_a_killed_run_had_finished_is_left_to_a_repair(
 
 @pytest.mark.variation
 def test_one_that_needs_something_again_at_its_turn_stays_half_done(in_words: Hosts, now: datetime) -> None:
-    site, run = Site(in_words, names(2)), custody.Run("a", "other")
-    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
-    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    site = left_by_a_dead_run(in_words, now, seconds=1)
     done = site.run({"gpu-1": {"gpu_plan": [CHANGE, NOTHING, CHANGE]}, "gpu-2": {"gpu_plan": NOTHING}},
                     gpu_rollout_timeout=30)
     assert done.returncode == 2 and "[playbook.needed_again]" in done.stdout, done.stdout
@@ -333,9 +338,7 @@ def test_one_that_needs_something_again_at_its_turn_stays_half_done(in_words: Ho
 def test_one_that_was_opened_first_is_validated_again_where_others_were_changed_since(
     in_words: Hosts, now: datetime
 ) -> None:
-    site, run = Site(in_words, names(2)), custody.Run("a", "other")
-    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
-    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    site = left_by_a_dead_run(in_words, now, seconds=1)
     well = {"changed": False, "checks": []}
     broken = {**well, "failed": True, "msg": "level 1 fails"}
     done = site.run({"gpu-1": {"gpu_plan": NOTHING, "gpu_validation": [well, well, broken]},
@@ -374,9 +377,7 @@ def test_where_the_order_is_not_known_no_node_is_opened_that_nobody_has_looked_a
     in_words: Hosts, now: datetime
 ) -> None:
     """Its device plugin offers nothing any more."""
-    site, run = Site(in_words, names(2)), custody.Run("a", "other")
-    site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", run.identity, now), seen=now, seconds=1)))
-    Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    site = left_by_a_dead_run(in_words, now, seconds=1)
     in_words.around("gpu_rollout", '''
 
 class ActionModule(Real):
