@@ -178,8 +178,9 @@ BUILDS = ": building nvidia-580.178.04 for kernel 6.1.0-56-amd64"
 def test_a_step_that_takes_long_is_told_with_its_number_its_time_and_what_it_builds(hosts: Hosts) -> None:
     hosts.add("gpu-1")
     process = hosts.start(["gpu-1"])
-    line = hosts.told(at("gpu-1"))
-    assert line.endswith(" s" + BUILDS) and "\x1b" not in line
+    # Before it has begun to build, the step is told without
+    line = hosts.told(BUILDS)
+    assert line.startswith(at("gpu-1")) and line.endswith(" s" + BUILDS) and "\x1b" not in line
     assert (hosts.root("gpu-1") / PATH.lstrip("/")).exists()
     hosts.go("gpu-1")
     stdout = hosts.ended(process)
