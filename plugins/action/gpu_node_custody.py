@@ -16,6 +16,8 @@ from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody.custody import (
     ADMITTED,
+    HELD,
+    RELEASED,
     Custody,
     Drain,
     Proof,
@@ -57,13 +59,14 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "name": {"type": "str"},
         HOSTS: {"type": "list", "elements": "str"},
-        "state": {"type": "str", "choices": [TAKEN, RENEWED, ADMITTED, RETURNED], "required": True},
+        "state": {"type": "str", "choices": [TAKEN, RENEWED, HELD, ADMITTED, RETURNED, RELEASED], "required": True},
         "uid": {"type": "str", "default": ""},
         "reason": {"type": "str", "default": ""},
         "failures": {"type": "list", "elements": "str", "default": []},
         "offers": {"type": "dict", "default": {}},
         "offer_timeout": {"type": "int", "default": 300},
         "was_taken": {"type": "bool", "default": False},
+        "opens": {"type": "bool", "default": True},
         "run": {"type": "str", "default": ""},
         "namespace": {"type": "str", "default": SHARED_ARGUMENTS["namespace"]["default"]},
         "lease_seconds": {"type": "int", "default": 600},
@@ -139,12 +142,16 @@ class ActionModule(ClusterAction):
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         run, name = this_run(options["run"], self._variables), options["name"]
-        if options["state"] == RENEWED and check_mode:
-            return {"changed": False, "custody": RENEWED, "run": run.identity, "notes": []}
+        if options["state"] in (RENEWED, HELD, RELEASED) and check_mode:
+            return {"changed": False, "custody": options["state"], "run": run.identity, "notes": []}
         custody = Custody(cluster, run, options["namespace"], options["lease_seconds"], options["wait_timeout"],
                           on_screen)
         if options["state"] == RENEWED:
             return custody.renew(name, options["uid"])
+        if options["state"] == HELD:
+            return custody.hold(name, options["uid"])
+        if options["state"] == RELEASED:
+            return custody.release(name, options["uid"])
         labels = label_texts(options["labels"], options["choices"])
         without = NodePolicy(
             unset_labels=[*options["labels"], *options["choices"], *options["unset_labels"]],
@@ -171,7 +178,7 @@ class ActionModule(ClusterAction):
             startup_taint=options["startup_taint"],
             tainted=False if options["startup_taint"] and options["state"] == RETURNED else None)
         act = Returning(back, without, options["failures"], options["uid"], _counts(options["offers"]),
-                        options["offer_timeout"], options["was_taken"])
+                        options["offer_timeout"], options["was_taken"], opens=options["opens"])
         place = options["place"]
         if place is not None and place["since"]:
             act = replace(act, unchanged=functools.partial(

@@ -12,6 +12,8 @@ description:
     its GPU pods leave and takes the cluster components off it. What fails on the way puts back what was done.
   - V(admitted) lets the components back to a node that stays cordoned, so that it is looked at with them before pods of
     others come.
+  - V(held) has the Lease of a node and leaves it as it is, so that who looks anew at what another run has left finds no
+    run at work there, before one of the others; V(released) lets it go.
   - V(returned) gives it its labels again, takes the start-up taint and our cordon away and lets the Lease go. A node
     that others have cordoned, or that has the annotation C(gpuops.nvidia.com/hold), stays cordoned.
   - Runs that meet on a node do not disturb each other. One has it, and the other names it. What a run leaves behind
@@ -41,18 +43,23 @@ options:
       - V(taken) takes the node out of service. Taken by this run already, it stays so, and its Lease is renewed.
       - V(renewed) renews the Lease, and fails where the run has lost the node or somebody has uncordoned it. For before
         each task that may take long or disturbs the host.
+      - V(held) waits until no other run and no other manager is at work on the node, has its Lease and changes nothing
+        else. What V(renewed) is to a node that this run has taken, V(held) is to one that another run has left.
       - V(admitted) gives a node that this run has taken its O(labels) again and waits O(offer_timeout) seconds until it
         is Ready and has O(offers) on offer. It stays cordoned and this run's, for M(gpuops.nvidia.gpu_validation) with
         the scope V(cluster). It fails where the run has lost the node or somebody has uncordoned it. The start-up taint
         stays. Where the node is not to be opened then, V(taken) takes the components off it again.
       - V(returned) puts it into service again or, with O(failures), keeps it out of it.
+      - V(released) lets the Lease of V(held) go where this run has it, and changes nothing else.
     type: str
     required: true
     choices:
       - taken
       - renewed
+      - held
       - admitted
       - returned
+      - released
   uid:
     description:
       - UID of the Node that is meant, as RV(node) has it when it was taken. Another one that has come under its name is
@@ -97,6 +104,12 @@ options:
         not say otherwise.
     type: bool
     default: false
+  opens:
+    description:
+      - Whether V(returned) gives back a node that another run has out of service, or has left so. With V(false) such a
+        node stays as it is, without O(labels), for who knows nothing of what that run has made of it.
+    type: bool
+    default: true
   run:
     description:
       - What this run is called. Two tasks are of one run if it is the same, and no other run may have it.
@@ -268,9 +281,9 @@ of_hosts:
   sample: {"gpu-1": {"failed": false, "changed": true, "custody": "returned"}}
 custody:
   description:
-    - What became of the node. C(taken), C(renewed), C(admitted) or C(returned) as asked for; C(kept) where it stays
-      out of service with O(failures); C(uncordoned) where it has failures and somebody has uncordoned it, which we
-      leave so.
+    - What became of the node, as O(state) asks for; C(kept) where it stays out of service with O(failures); C(left)
+      where another run has it out of service, or has left it so, and O(opens) is V(false); C(uncordoned) where it has
+      failures and somebody has uncordoned it, which we leave so.
   returned: success, with O(name)
   type: str
   sample: taken
@@ -281,12 +294,12 @@ run:
   sample: 3fa9c2d1a0@controller-1
 lease:
   description: Name of the Lease of the node, in O(namespace).
-  returned: success, with O(name), but in check mode of V(renewed)
+  returned: success, with O(name), but in check mode of V(renewed), V(held) and V(released)
   type: str
   sample: custody-gpu-1
 node:
   description: Cordon, labels, our annotations and taints of the node after the change, with its name.
-  returned: success, with O(name), but in check mode of V(renewed)
+  returned: success, with O(name), but in check mode of V(renewed), V(held) and V(released)
   type: dict
   contains:
     name:
@@ -316,13 +329,13 @@ node:
       returned: success
 cordoned_by_others:
   description: The programs beside this collection's runs that have cordoned the node. It stays cordoned for them.
-  returned: success, with O(name), but in check mode of V(renewed)
+  returned: success, with O(name), but in check mode of V(renewed), V(held) and V(released)
   type: list
   elements: str
   sample: ["kubectl-cordon"]
 held:
   description: Whether the annotation C(gpuops.nvidia.com/hold) keeps it cordoned.
-  returned: success, with O(name), but in check mode of V(renewed)
+  returned: success, with O(name), but in check mode of V(renewed), V(held) and V(released)
   type: bool
 notes:
   description:

@@ -266,6 +266,7 @@ class Budget:
             if not goes_on(record.pool(self._pool), node, asking.run):
                 return None
             nodes = self._with_held({}, record.pool(self._pool))
+            self._seen = self._seen._replace(nodes={**self._seen.nodes, **nodes})
             pool = without_the_gone(record.pool(self._pool), nodes)
             if not goes_on(pool, node, asking.run):
                 return None

@@ -67,6 +67,7 @@ def host_of(
         cordoned_by="" if state is None else state.cordoned_by,
         marks=() if state is None else state.marks,
         half_done=_is_half_done(slot, state, pool, is_alive),
+        ours=state is not None and state.ours,
         kept=slot is None and state is not None and state.kept,
         failed=_failed(slot, asked, told is not None and not refusals),
         refusal=Refusal.from_dict(refusals[0]) if refusals else None,

@@ -58,6 +58,7 @@ class Host:
     cordoned_by: who took it out of service, where that was not us; '' nobody.
     marks:       what other managers have written on the Node while they are at work, or want it left alone.
     half_done:   a run of ours began with it and did not end; the node is still ours to give back.
+    ours:        whether a run of ours has its Node out of service, be it for what failed there.
     kept:        of one that is half done, whether it is out of service for checks that failed: nothing is to go on.
     failed:      what failed when this policy was tried, or any one where nothing is asked of it now; '' nothing. It
                  stands until a person takes it away.
@@ -83,6 +84,7 @@ class Host:
     cordoned_by: str = ""
     marks: Tuple[str, ...] = ()
     half_done: bool = False
+    ours: bool = False
     kept: bool = False
     failed: str = ""
     refusal: Optional[Refusal] = None
@@ -98,8 +100,9 @@ class Host:
 
     @property
     def waits_for_nobody(self) -> bool:
-        """Whether its change takes no work away from it."""
-        return not self.half_done and (not self.plan or self.disruption <= Disruption.service_restart)
+        """Whether its change takes no work away from it, and does not end with a node that is opened."""
+        return not self.half_done and (
+            not self.plan or (not self.ours and self.disruption <= Disruption.service_restart))
 
     @property
     def proof(self) -> str:

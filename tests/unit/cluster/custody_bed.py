@@ -115,10 +115,13 @@ class Bed:
         """As site asks before it exchanges the driver of a node once more that it has admitted."""
         return self.custody(name).take(NODE, replace(taking(), drain=None, was_taken=True))
 
-    def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False,
+    def hold(self, name: str, wait: float = PATIENCE) -> Dict[str, Any]:
+        return self.custody(name, wait).hold(NODE)
+
+    def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False, opens: bool = True,
                   **options: Any) -> Dict[str, Any]:
         return self.custody(name, **options).give_back(
-            NODE, replace(returning(*failures, uid=uid), was_taken=was_taken))
+            NODE, replace(returning(*failures, uid=uid), was_taken=was_taken, opens=opens))
 
     # The admin and other programs
 
@@ -229,9 +232,17 @@ def taken_over(bed: Bed, run: str) -> None:
     bed.give_back(run, was_taken=True)
 
 
+def left_and_finished(bed: Bed, run: str) -> None:
+    bed.take(run + "-dead")
+    bed.hold(run)
+    bed.admit(run, was_taken=False)
+    bed.give_back(run)
+    bed.custody(run).release(NODE)
+
+
 WAYS: Dict[str, Callable[[Bed, str], None]] = {
     "out and back": out_and_back, "out and failed": out_and_failed, "not drained": out_and_not_drained,
-    "taken over": taken_over}
+    "taken over": taken_over, "finished": left_and_finished}
 # By whom a way is completed that ended half-way: a run that goes all of it, and one whose host needs nothing any more
 COMPLETIONS: Tuple[Callable[[Bed], Any], ...] = (
     lambda bed: out_and_back(bed, "next"), lambda bed: bed.give_back("next"))

@@ -505,7 +505,67 @@ class TestAdmitting:
         assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys() and bed.holder() == "a@ctrl-1"
 
 
+class TestHolding:
+    def test_what_a_dead_run_has_left_is_had_as_it_is_and_can_be_left_so(self, bed: Bed) -> None:
+        bed.take("dead")
+        before = bed.end()
+        refused("cluster.node_held", bed.hold, "a", wait=0)
+        told = bed.hold("a", wait=STANDSTILL)
+        assert told["custody"] == "held" and not told["changed"] and told["node"]["unschedulable"]
+        assert bed.end() == before and bed.holder() == "a@ctrl-1"
+        refused("cluster.node_held", bed.take, "b", wait=0)
+        told = bed.custody("a").release(NODE)
+        assert told["custody"] == "released" and not told["changed"]
+        assert bed.end() == {**before, "lease": False}
+
+    def test_who_has_it_goes_on_with_it_and_waits_for_nobody(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.hold("a", wait=STANDSTILL)
+        bed.admit("a", wait=0, was_taken=False)
+        bed.give_back("a", wait=0)
+        assert bed.is_open() and bed.lease() is None
+        bed.custody("a").release(NODE)
+        assert bed.lease() is None
+
+    def test_nobody_lets_go_what_another_has(self, bed: Bed) -> None:
+        bed.take("b")
+        bed.custody("a").release(NODE)
+        assert bed.holder() == "b@ctrl-1"
+
+    def test_under_another_manager_it_is_let_go_again(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.write("kured", annotations={"weave.works/kured-reboot-in-progress": "2026-01-01"})
+        refused("cluster.node_of_others", bed.hold, "a", wait=STANDSTILL)
+        assert bed.lease() is None and not bed.is_open()
+
+
 class TestReturning:
+    def test_who_opens_nothing_labels_a_node_in_service_and_leaves_one_that_is_out_of_it(self, bed: Bed) -> None:
+        bed.write("admin", labels=dict.fromkeys(ADMITTING))
+        assert bed.give_back("a", opens=False)["custody"] == "returned"
+        assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
+        bed.take("b")
+        before = bed.end()
+        told = bed.give_back("a", opens=False, wait=0)
+        assert told["custody"] == "left" and not told["changed"] and "another run has it" in told["notes"][0]
+        bed.give_back("b", "xid 79", was_taken=True)
+        assert bed.end() != before
+        before = bed.end()
+        assert bed.give_back("a", opens=False)["custody"] == "left" and bed.end() == before
+
+    def test_nor_does_it_open_what_another_fails_with_while_it_waits(self, bed: Bed) -> None:
+        bed.take("b")
+        bed.uncordon()
+
+        def fails() -> None:
+            bed.custody("b").release(NODE)
+            bed.take("c")
+            bed.give_back("c", "xid 79", was_taken=True)
+
+        bed.time.meanwhile.append(fails)
+        assert bed.give_back("a", opens=False)["custody"] == "left"
+        assert not bed.is_open() and bed.lease() is None
+
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")
         told = bed.give_back("a", "GPU 3 fell off the bus", "no allocatable GPU")

@@ -24,7 +24,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
 
 MODULE = "gpuops.nvidia.gpu_rollout"
 DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driver_reload)
-CHANGE, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(), proof={})
+FILE = Step("node_agent", "file.write", "/etc/x", "x", Disruption.service_restart)
+CHANGE, SMALL, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(steps=(FILE,))), planned(Plan(), proof={})
 
 
 def names(number: int) -> List[str]:

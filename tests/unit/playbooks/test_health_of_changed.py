@@ -9,13 +9,11 @@ from datetime import timedelta
 from typing import Any, Sequence
 
 import pytest
-from canned import Hosts, planned
-from sites import CHANGE, NOTHING, Site, names
+from canned import Hosts
+from sites import CHANGE, NOTHING, SMALL, Site, names
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Record
 
-SMALL = planned(Plan(steps=(Step("node_agent", "file.write", "/etc/x", "x", Disruption.service_restart),)))
 WITH_A_WAY_BACK = dict(CHANGE, returns_to={"version": "570.1", "how": "archive", "why": ""})
 SICK, WEAK = "sick xid 95", "pending xid 63"
 # Tells what the variable 'looks' has of each look, as the module does of what it knows

@@ -10,11 +10,11 @@ from typing import Any, Dict, List
 import pytest
 from canned import ACTION, Hosts, planned
 from documentation import returned, undocumented
-from sites import CHANGE, MODULE, NOTHING, Site, held, names
+from sites import CHANGE, MODULE, NOTHING, SMALL, Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Taking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
@@ -403,6 +403,30 @@ def test_a_host_that_is_sick_and_half_done_is_not_left_to_a_repair(in_words: Hos
     broken = {"failed": True, "changed": False, "msg": "level 1 fails", "checks": []}
     done = site.run({"gpu_plan": [NOTHING, CHANGE], "gpu_validation": broken})
     assert done.returncode == 2 and site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "working"}, done.stdout
+
+
+@pytest.mark.parametrize("is_well", [True, pytest.param(False, marks=pytest.mark.variation)])
+def test_a_small_change_opens_what_another_has_failed_with_as_any_other_does(
+    in_words: Hosts, now: datetime, is_well: bool
+) -> None:
+    """Not before a pod has a GPU there, and no pod leaves for it that runs on."""
+    site, run = Site(in_words, names(1)), custody.Run("a", "other")
+    failed = Slot("gpu-1", run.identity, now, FAILED, policy="another", reason="Xid 79")
+    site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
+    Custody(site.client, run, "gpuops", 1, 0, str).give_back("gpu-1", Returning(failures=["Xid 79"]))
+    well: Dict[str, Any] = {"changed": False, "checks": []}
+    gate = well if is_well else {**well, "failed": True, "msg": "no container gets a GPU"}
+    done = site.run({"gpu_plan": SMALL, "gpu_validation": [well, gate]})
+    assert "Take the node out of service" in done.stdout and "evict" not in done.stdout.lower(), done.stdout
+    assert (done.returncode, site.cordoned(), site.held()) == (
+        (0, [], {}) if is_well else (2, ["gpu-1"], {"gpu-1": "failed"})), done.stdout
+
+
+def test_one_that_stands_beside_opens_nothing_that_another_has_taken_since(in_words: Hosts, now: datetime) -> None:
+    site = Site(in_words, names(2))
+    in_words.around("gpu_rollout", FAILED_MEANWHILE)
+    done = site.run({"gpu-1": {"gpu_plan": SMALL}, "gpu-2": {"gpu_plan": NOTHING}})
+    assert site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "failed"}, done.stdout
 
 
 @pytest.mark.parametrize("variables", [

@@ -121,6 +121,12 @@ class TestPlaces:
         (unit,) = rollout_of([host("h1", plan="", disruption=Disruption.none, half_done=True)]).units
         assert unit.place is Place.half_done
 
+    def test_a_small_change_of_a_node_that_is_out_of_service_by_us_has_its_turn(self) -> None:
+        small = {"disruption": Disruption.service_restart}
+        rollout = plan([host("h1", **small), host("h2", ours=True, **small), host("h3", ours=True, plan="")],
+                       Policy(), NOW)
+        assert rollout.beside == ("h1", "h3") and order(rollout) == ["host h2"]
+
     def test_a_clique_is_one_unit_and_so_is_a_job_group_beside_it(self) -> None:
         rollout = rollout_of([host("h1", clique="x"), host("h2", clique="x", job_group="y"), host("h3", job_group="x"),
                               host("h4", job_group="x"), host("h5")])

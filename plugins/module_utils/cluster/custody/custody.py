@@ -16,7 +16,8 @@ Hold    is the annotation by which an admin says that the node stays cordoned wh
 Taken: marks, Lease, preview of the drain, claim, marks again, drain, components off the node, drain of what has come to
 its GPUs meanwhile. What fails on the way is followed by the way back, in reverse order. Admitted: Lease, marks, labels,
 GPUs on offer; the node is cordoned still, so that it can be looked at with its components before anybody else's pods
-come. Returned: Lease, marks, labels and start-up taint, claims withdrawn, Lease gone. Each of them can be killed at any
+come. Returned: Lease, marks, labels and start-up taint, claims withdrawn, Lease gone. Held: Lease and marks alone, for
+who looks anew at what another run has left before one of these. Each of them can be killed at any
 request: what is there then is a Lease that runs out and claims that the next run finds on the Node, which takes the
 node over and completes it.
 
@@ -60,6 +61,10 @@ from .run import Run
 LOST = "cluster.custody_lost"
 # What has become of a node that has its components again and is cordoned still
 ADMITTED = "admitted"
+# Of one whose Lease a run has, and of one whose Lease it has let go, with nothing else done to it
+HELD, RELEASED = "held", "released"
+# Of one that another run has, or has left, and that is not to be opened
+LEFT = "left"
 # Beyond what the drain and the components may take
 MARGIN_SECONDS = 60
 
@@ -115,6 +120,7 @@ class Returning:
     unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that another run
                had, once this one has it, as nobody begins with it then. Is given when others were seen there, and
                whether it is out of service by them still.
+    opens:     whether a node is given back that another run has out of service, or has left so. Else it stays as it is.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -125,6 +131,7 @@ class Returning:
     timeout: int = 300
     was_taken: bool = False
     unchanged: Callable[[Collection[str], bool], None] = lambda shown, is_out: None
+    opens: bool = True
 
 
 class Custody:
@@ -172,6 +179,28 @@ class Custody:
         node = self._check(name, uid, self._lease_seconds)
         return self._result("renewed", node, snapshot(node), ())
 
+    def hold(self, name: str, uid: str = "") -> Dict[str, Any]:
+        """Have the Lease of a node once no other run and no other manager is at work there, and leave it as it is."""
+        node = read_node(self._cluster, name, uid)
+        before = snapshot(node)
+        self._holding.acquire(node, self._lease_seconds)
+        try:
+            node = self._await_end_of_marks(name, uid, holding=True)
+        except GpuOpsError:
+            # Whoever tries next is not to wait until it runs out
+            self._leave(name)
+            raise
+        return self._result(HELD, node, before, _of_others(node))
+
+    def release(self, name: str, uid: str = "") -> Dict[str, Any]:
+        """Let the Lease of a node go where this run has it."""
+        node = read_node(self._cluster, name, uid)
+        self._holding.release(name)
+        return self._result(RELEASED, node, snapshot(node), ())
+
+    def _leave(self, name: str) -> None:
+        _WayBack([("", lambda: self._holding.release(name))]).go()
+
     def admit(self, name: str, act: Returning, dry_run: bool = False) -> Dict[str, Any]:
         """Let the components back to a node that this run has taken, or one that is dead, and wait until it is Ready
         and offers what it is to. It stays cordoned, and this run's."""
@@ -188,7 +217,7 @@ class Custody:
             return self._admitted(name, replace(act, offers=act.offers or _offers(node)), before)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out
-            _WayBack([("", lambda: self._holding.release(name))]).go()
+            self._leave(name)
             raise
 
     def _admitted(self, name: str, act: Returning, before: Object) -> Dict[str, Any]:
@@ -213,6 +242,9 @@ class Custody:
         if lease_is_there is None and not act.was_taken:
             lease_is_there = self._holding.is_there(name)
         taken = _is_taken(node) or bool(lease_is_there)
+        stays = not (act.opens or act.failures or act.was_taken)
+        if stays and _is_left_out(node):
+            return self._left(node)
         # Whoever has freed a node by hand may have left its Machine
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node))
@@ -230,6 +262,9 @@ class Custody:
         try:
             if not (act.failures or act.was_taken):
                 there = read_node(self._cluster, name, act.uid)
+                if stays and _is_left_out(there):
+                    self._leave(name)
+                    return self._left(there)
                 act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
                               _is_taken(there) or says.was_cordoned_without_claim(there))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
@@ -237,10 +272,14 @@ class Custody:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
             # not open its node is to say why.
             if act.failures or not act.was_taken:
-                _WayBack([("", lambda: self._holding.release(name))]).go()
+                self._leave(name)
             raise
         told = self._result(state, node, before, [*notes, *self._let_go(node, state)])
         return {**told, "changed": told["changed"] or forgotten}
+
+    def _left(self, node: Object) -> Dict[str, Any]:
+        why = "node %s is left as it is: another run has it out of service, or has left it so"
+        return self._result(LEFT, node, snapshot(node), [why % node["metadata"]["name"]])
 
     def _let_go(self, node: Object, state: str) -> List[str]:
         """Take away what there is beside a node that is what it is to be. Nothing that fails makes it another: it is
@@ -627,6 +666,12 @@ def _offers(node: Object) -> Dict[str, int]:
 def _is_taken(node: Object) -> bool:
     """Whether a Node shows that a run of ours has it, or had it when it died."""
     return bool(says.claims(node)) or says.is_let_go(node)
+
+
+def _is_left_out(node: Object) -> bool:
+    """Whether a Node is out of service by a run of ours."""
+    return bool((node.get("spec") or {}).get("unschedulable")) and (
+        _is_taken(node) or says.was_cordoned_without_claim(node))
 
 
 def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:
