@@ -30,7 +30,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget impor
     node_state,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import NO_ANSWER, Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Taking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.marks import on_node
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
@@ -209,6 +211,16 @@ class Meanwhile(Client):
 
 def cordon(real: RealApi, name: str) -> None:
     real.client().patch("%s/%s" % (NODES, name), {"spec": {"unschedulable": True}})
+
+
+def test_who_asks_again_is_told_of_a_node_that_was_taken_since(real: RealApi, namespace: str) -> None:
+    add_nodes(real, ["n0"])
+    rollout = rollout_of(hosts(1))
+    assert budget_of(real.client(), namespace).ask(asking("h0"), rollout).may_start
+    for taken in (False, True):
+        budget = budget_of(real.client(), namespace)
+        assert budget.ask(asking("h0"), rollout).may_start and budget.is_taken("n0") is taken
+        Custody(real.client(), Run("a", "ctrl"), namespace, 60, 0, str).take("n0", Taking())
 
 
 def test_what_an_administrator_takes_while_a_place_is_reserved_is_seen_and_it_is_given_back(
