@@ -77,6 +77,7 @@ class ActionModule(ClusterAction):
         "interval": {"type": "int", "default": 10},
         "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
+        "unwell": {"type": "list", "elements": "str", "default": []},
         "untold": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
@@ -404,7 +405,7 @@ class ActionModule(ClusterAction):
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"], patience_is_over,
                           timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
-                          frozenset(options["untold"]))
+                          frozenset(options["untold"]), frozenset(options["unwell"]))
 
         began = datetime.now(timezone.utc)
         if check_mode:

@@ -103,6 +103,13 @@ options:
     type: list
     elements: str
     default: []
+  unwell:
+    description:
+      - For V(start), hosts of the run that need nothing and have failed their checks by now. Where their nodes are out
+        of service, others do not wait for them.
+    type: list
+    elements: str
+    default: []
   untold:
     description:
       - For V(start), hosts of the run whose own V(start) has failed. They are left as they are, their cliques with

@@ -252,6 +252,8 @@ class Asking:
     patience_is_over: whether it has waited long enough for canaries that do not ask.
     beat:             after how long its run says once more that it is at work.
     seconds:          how long that counts; 0 leaves it to whoever looks.
+    unwell:           hosts of the run that need nothing and have failed their checks: what is out of service of them
+                      stays so.
     """
 
     host: str
@@ -265,6 +267,7 @@ class Asking:
     beat: timedelta = BEAT
     seconds: int = 0
     untold: FrozenSet[str] = frozenset()
+    unwell: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -706,12 +709,13 @@ def _is_at_work(
 
 
 def _without_the_finished(pool: Pool, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState]) -> Pool:
-    """Without places that runs which are no more have of hosts of this run that need nothing and are in service: they
-    have given the node back, or never had it. Whoever is only silent finds that his place is gone before he takes it.
+    """Without places that runs which are no more have of hosts of this run that need nothing, or nothing that disturbs
+    anybody, and are in service: they have given the node back, or never had it. Whoever is only silent finds that his
+    place is gone before he takes it.
     """
     at_work = {asking.run, *(pool.rollout.runs if pool.rollout is not None else ())}
     needless = {host.node for name, host in rollout.of_run.items() if host.reachable and host.refusal is None
-                and not host.plan and name not in asking.unreachable and host.node in nodes
+                and (not host.plan or name in rollout.beside) and name not in asking.unreachable and host.node in nodes
                 and not nodes[host.node].ours}
     # What a repair finds to do says nothing of changes
     return replace(pool, slots=_with(pool.slots, {
@@ -919,6 +923,11 @@ def _present(
                    if name in asking.unreachable or not host.reachable} - elsewhere
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
+    kept = {names[state.name] for state in ours if state.kept}
+    # Of what is no host of this run another one may be the run that has it
+    alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
+    stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (
+        name in kept and name not in rollout.of_run and alone)}
     over = _over(pool, asking)
     done = {names[node] for node in over if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
@@ -951,7 +960,7 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done),
-        kept=frozenset(names[state.name] for state in ours if state.kept), repaired=frozenset(repaired),
+        kept=frozenset(kept), stays=frozenset(stays), repaired=frozenset(repaired),
         done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,

@@ -59,7 +59,8 @@ def host_of(
         disruption=Disruption[str((told or {}).get("disruption") or "none")],
         kind=kind,
         domain=(state.domain if state is not None else "") or known.domain,
-        clique=str(change.get("clique") or ""),
+        # Of one that could not be asked, or has no plan, its Node knows
+        clique=str(change.get("clique") or "") or (state.clique if state is not None and not change else ""),
         job_group=known.job_group,
         groups=known.groups,
         reachable=told is not None,

@@ -101,8 +101,16 @@ class Host:
     @property
     def waits_for_nobody(self) -> bool:
         """Whether its change takes no work away from it, and does not end with a node that is opened."""
-        return not self.half_done and (
-            not self.plan or (not self.ours and self.disruption <= Disruption.service_restart))
+        return not self.plan or (not self.ours and self._disturbs_nobody)
+
+    @property
+    def is_out_anyway(self) -> bool:
+        """Whether its change takes no work away from it, and its node is out of service by us already."""
+        return bool(self.plan) and self.ours and self._disturbs_nobody
+
+    @property
+    def _disturbs_nobody(self) -> bool:
+        return not self.half_done and self.disruption <= Disruption.service_restart
 
     @property
     def proof(self) -> str:
@@ -249,6 +257,7 @@ class Present:
     in_progress:      hosts that are out of service for a change now, those of other runs included.
     half_done:        hosts that are out of service by a run which is no more.
     kept:             those of half_done that are so for checks which failed: nothing is to go on.
+    stays:            those of half_done that nobody goes on with: their checks failed, or this run has refused them.
     repaired:         those of half_done of which a repair is half done, while this is none.
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.
@@ -279,6 +288,7 @@ class Present:
     in_progress: FrozenSet[str] = frozenset()
     half_done: FrozenSet[str] = frozenset()
     kept: FrozenSet[str] = frozenset()
+    stays: FrozenSet[str] = frozenset()
     repaired: FrozenSet[str] = frozenset()
     done: FrozenSet[str] = frozenset()
     left: FrozenSet[str] = frozenset()

@@ -74,7 +74,8 @@ def plan(hosts: Iterable[Host], policy: Policy, now: datetime, passed: Iterable[
     units = []
     clock = _Clock(by_name, policy, now)
     for unit in _units(own, policy, {*beside, *refused}):
-        refusal = _too_large(unit, by_name, limits) or _without_window(unit, clock)
+        refusal = _too_large(unit, by_name, limits) or (
+            None if _is_out_anyway(unit, by_name) else _without_window(unit, clock))
         if refusal:
             refused.update(dict.fromkeys(unit.hosts, refusal))
         else:
@@ -126,7 +127,8 @@ def to_prove(rollout: Rollout, unit: Unit, is_proved: Collection[str]) -> Tuple[
     """Host.proof of what a unit is the canary of where it begins now."""
     if rollout.policy.canaries != EVERY_KIND:
         return ()
-    return tuple(sorted({rollout.hosts[name].proof for name in unit.hosts}.difference(is_proved)))
+    return tuple(sorted({host.proof for host in _hosts_of([unit], rollout.hosts)
+                         if not host.is_out_anyway}.difference(is_proved)))
 
 
 def proved(rollout: Rollout, present: Present) -> FrozenSet[str]:
@@ -237,7 +239,8 @@ def _units(hosts: Mapping[str, Host], policy: Policy, others: Set[str]) -> List[
         if _is_parallel(host, policy):
             together.setdefault(_group(host), []).append(name)
         else:
-            units.append(_unit("host %s" % name, [host], _group_text(host) if host.group else ""))
+            one_by_one = _group_text(host) if host.group and not host.is_out_anyway else ""
+            units.append(_unit("host %s" % name, [host], one_by_one))
     units += [_unit(_group_text(hosts[names[0]]), [hosts[name] for name in names]) for names in together.values()]
     return units
 
@@ -330,8 +333,8 @@ def _canaries(
     blocks: Sequence[Sequence[Unit]], hosts: Mapping[str, Host], passed: FrozenSet[str], seed: str
 ) -> Dict[int, List[Kind]]:
     """{number of a block: the kinds that it is the canary of}. A host that is Ready and has few jobs is a good one."""
-    kinds_of = [{(host.kind, host.proof) for host in _hosts_of(block, hosts) if host.proof not in passed}
-                for block in blocks]
+    kinds_of = [{(host.kind, host.proof) for host in _hosts_of(block, hosts)
+                 if host.proof not in passed and not host.is_out_anyway} for block in blocks]
     candidates = sorted(range(len(blocks)), key=lambda number: (
         any(not host.ready for host in _hosts_of(blocks[number], hosts)), _key(_hosts_of(blocks[number], hosts), seed)))
     chosen: Dict[int, List[Kind]] = {}
@@ -386,8 +389,14 @@ def _group(host: Host) -> Tuple[bool, str]:
     return bool(host.clique), host.group
 
 
+def _is_out_anyway(unit: Unit, hosts: Mapping[str, Host]) -> bool:
+    """Whether there is little to do to what is out of service already: its group runs on as it is, and no window and
+    no canary is waited for."""
+    return all(hosts[name].is_out_anyway for name in unit.hosts)
+
+
 def _is_parallel(host: Host, policy: Policy) -> bool:
-    return bool(host.group) and policy.mode(host.group) == PARALLEL
+    return bool(host.group) and not host.is_out_anyway and policy.mode(host.group) == PARALLEL
 
 
 def _group_text(host: Host) -> str:
@@ -439,7 +448,7 @@ class _Standing:
         # What only a person ends. A node that is not Ready, or offers too little after its change, may come back, and
         # so may one in the hands of another manager; what is half done is taken over by the run that has its host
         self._lasting = self._out.intersection({
-            *self._failed, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
+            *self._failed, *present.stays, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
             *present.found}) - self._passing
         self._busy: Dict[str, str] = {}
         # Those that stay so until a person has seen to them
@@ -583,7 +592,7 @@ class _Standing:
         kept = self._closed(unit) or self._kept_by_a_person(unit)
         if kept is not None:
             return kept
-        begun = self._was_begun(unit)
+        begun = self._was_begun(unit) or _is_out_anyway(unit, self._rollout.hosts)
         if canary is not None and unit.place is Place.in_order and not begun:
             cause, why = canary
             return self._waiting(unit, cause, "waits for the canary %s" % why, self._watched)
@@ -621,6 +630,8 @@ class _Standing:
         return None
 
     def _closed(self, unit: Unit) -> Optional[Waiting]:
+        if _is_out_anyway(unit, self._rollout.hosts):
+            return None
         answer = self._clock.answer(self._left(unit))
         return None if answer.allowed else self._waiting(unit, Cause.window, answer.why, answer.opens)
 

@@ -556,12 +556,15 @@ class TestSlots:
         assert room.begin("h2", "b").may_start and not room.ask("h3", "b").may_start
 
     @pytest.mark.parametrize("ours", [False, True], ids=["in service", "out of service"])
-    def test_what_a_dead_run_holds_of_one_that_needs_nothing_keeps_nobody_once_it_is_back(self, ours: bool) -> None:
+    @pytest.mark.parametrize("left", [{"plan": ""}, {"disruption": Disruption.none}], ids=["nothing", "little"])
+    def test_what_a_dead_run_holds_of_one_that_needs_nothing_keeps_nobody_once_it_is_back(
+        self, ours: bool, left: Dict[str, Any]
+    ) -> None:
         room = Room(rollout_of(*fleet(2), limit=1))
         assert room.begin("h1").may_start
         room.dead = {"a"}
         room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=ours)
-        room.rollout = rollout_of(host("h1", plan=""), host("h2"), limit=1)
+        room.rollout = rollout_of(host("h1", **left), host("h2"), limit=1)
         assert room.ask("h2", "b").may_start != ours
         assert room.held() == ({"h1"} if ours else {"h2"}), "who is only silent does not find it any more"
 
@@ -685,6 +688,29 @@ class TestSlots:
         room.nodes["n-h2"] = NodeState("n-h2", ours=True)
         assert room.ask("h1").waiting.why.endswith("1 half done (h2)")
         assert room.ask("h2").may_start
+
+    def test_one_that_nobody_goes_on_with_is_a_persons_to_see_to(self) -> None:
+        """It has failed its checks and needs nothing, was refused, or is kept and no host of the run, while no other
+        run is at work that may have it."""
+        refusal = Refusal("driver.held", "it is held", "none", "free it")
+
+        def cause(*others: Host, state: NodeState, run: str = "", **asked: Any) -> Cause:
+            room = Room(rollout_of(host("h1"), *others, limit=1))
+            room.nodes[state.name] = state
+            if run:
+                room.record = Record(pools={POOL: Pool(limit="1", rollout=OpenRollout("x", NOW, {
+                    run: Run("c", NOW, NOW)}))})
+            answer = room.ask("h1", **asked)
+            assert answer.waiting is not None
+            return answer.waiting.cause
+
+        kept, half_done = NodeState("n-h2", ours=True, kept=True), NodeState("n-h2", ours=True)
+        assert cause(host("h2", plan=""), state=kept) is Cause.slots, "it may be opened yet"
+        assert cause(host("h2", plan=""), state=kept, unwell=frozenset(["h2"])) is Cause.person
+        assert cause(host("h2"), state=kept) is Cause.slots, "it has its turn"
+        assert cause(host("h2", half_done=True, refusal=refusal), state=half_done) is Cause.person
+        assert cause(state=kept) is Cause.person and cause(state=kept, run="b") is Cause.slots
+        assert cause(state=half_done) is Cause.slots
 
     def test_a_node_that_was_cordoned_since_the_plan_is_left(self) -> None:
         room = Room(rollout_of(*fleet(2)))
@@ -1498,8 +1524,12 @@ class TestHosts:
             "p1", "q1", Kind("b", "s", "r", "1", "2"), "c.1", Disruption.reboot)
         assert made.reachable and not made.in_service and made.ready
 
-    def test_one_that_could_not_be_asked_is_in_it_too(self) -> None:
-        assert not self.of(told=None).reachable
+    def test_one_that_could_not_be_asked_is_in_it_too_and_of_its_clique(self) -> None:
+        state = NodeState("n", clique="c.1")
+        for told in (None, {"failed": True}):
+            assert self.of(told=told, state=state).clique == "c.1"
+        assert not self.of(told=None).reachable and not self.of(told=None).clique
+        assert self.of(told={**self.TOLD, "change": {**self.TOLD["change"], "clique": ""}}, state=state).clique == ""
 
     def test_its_own_refusal_is_the_rollouts(self) -> None:
         refusal = {"code": "driver.x", "found": "a", "wanted": "b", "remedy": "c", "option": ""}

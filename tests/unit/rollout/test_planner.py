@@ -117,15 +117,33 @@ class TestPlaces:
     def test_what_disturbs_more_takes_its_turn(self, disruption: Disruption) -> None:
         assert order(rollout_of([host("h1", disruption=disruption)])) == ["host h1"]
 
-    def test_what_is_half_done_is_brought_to_its_end_though_nothing_is_left_to_do(self) -> None:
-        (unit,) = rollout_of([host("h1", plan="", disruption=Disruption.none, half_done=True)]).units
-        assert unit.place is Place.half_done
+    def test_what_is_half_done_has_its_turn_only_where_something_is_left_to_do(self) -> None:
+        """Else there is nothing but to open it, whatever becomes of its clique and however large that is."""
+        finished = {"plan": "", "disruption": Disruption.none, "half_done": True, "clique": "x"}
+        rollout = plan([host("h1", **finished), host("h2", **finished), host("h3", clique="x", cordoned_by="ada"),
+                        host("h4", half_done=True)], Policy(limit=Limit(1)), NOW)
+        assert rollout.beside == ("h1", "h2") and list(rollout.refused) == ["h3"]
+        (unit,) = rollout.units
+        assert (unit.name, unit.place) == ("host h4", Place.half_done)
 
     def test_a_small_change_of_a_node_that_is_out_of_service_by_us_has_its_turn(self) -> None:
         small = {"disruption": Disruption.service_restart}
         rollout = plan([host("h1", **small), host("h2", ours=True, **small), host("h3", ours=True, plan="")],
                        Policy(), NOW)
         assert rollout.beside == ("h1", "h3") and order(rollout) == ["host h2"]
+
+    def test_it_waits_for_no_window_and_no_canary_and_is_none(self) -> None:
+        """Nor for its clique, which runs on as it is."""
+        window = {"days": "mon", "start": "02:00", "duration": "1h", "zone": "UTC"}
+        closed = policy_of({"limit": 1, "windows": [window]})
+        small = host("h1", ours=True, disruption=Disruption.service_restart, clique="x", seconds=7200)
+        rollout = plan([small, host("h2", clique="x", cordoned_by="ada"), host("h3", clique="x", cordoned_by="ada")],
+                       closed, NOW)
+        assert order(rollout) == ["host h1"] and starting(decide(rollout, present(half_done={"h1"}))) == ["host h1"]
+        rollout = plan([small, *hosts(4)[1:]], Policy(limit=Limit(2)), NOW)
+        assert rollout.units[0].hosts != ("h1",) and rollout.units[0].place is Place.canary
+        begun = present(in_progress=set(rollout.units[0].hosts), failed_before={"h1": "Xid 79"})
+        assert starting(decide(rollout, begun)) == ["host h1"]
 
     def test_a_clique_is_one_unit_and_so_is_a_job_group_beside_it(self) -> None:
         rollout = rollout_of([host("h1", clique="x"), host("h2", clique="x", job_group="y"), host("h3", job_group="x"),
@@ -863,6 +881,8 @@ def test_an_undisturbed_rollout_comes_to_its_end(fleet: List[Host], policy: Poli
     # A clique that was begun under a higher limit waits for a person, and keeps its places until then
     assume(not any(rollout.hosts[name].half_done for name in rollout.refused))
     world = Fleet(rollout)
+    # Nothing but to open them is left to do, and none of them waits for anybody
+    world.half_done.difference_update(rollout.beside)
     for _ in range(4 * len(rollout.units) + 1):
         decision = decide(rollout, world.present())
         for unit in decision.may_start:
