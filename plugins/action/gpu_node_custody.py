@@ -182,7 +182,8 @@ class ActionModule(ClusterAction):
         place = options["place"]
         if place is not None and place["since"]:
             act = replace(act, unchanged=functools.partial(
-                prove_unchanged, cluster, place["namespace"], name, run.identity, _instant(place["since"])))
+                prove_unchanged, cluster, place["namespace"], name, run.identity, _instant(place["since"]),
+                not options["failures"]))
         if options["state"] == ADMITTED:
             return custody.admit(name, act, check_mode)
         return custody.give_back(name, act, self._lease_was_seen(cluster, run, options), check_mode)

@@ -193,8 +193,8 @@ options:
       - The budget in which this run has a place for the node, such as RV(gpuops.nvidia.gpu_rollout#module:place).
         V(taken) asks there before the cordon and after it whether the run has it still, as one that waited for the
         node for longer than O(lease_seconds) may have lost it, and puts the node back otherwise.
-      - V(returned) asks there, with O(place.since), before it opens a node that another run had, once that has let it
-        go or is no more.
+      - V(returned) asks there, with O(place.since), before it opens or keeps a node that this run has not taken, once
+        it has its Lease.
     type: dict
     suboptions:
       pool:
@@ -209,6 +209,8 @@ options:
         description:
           - When that was read by which the node is to be opened, by the clock of the API server. It is not opened where
             a run has failed with it, in any pool of the record, or has begun with it since and not ended it.
+          - With O(failures), when that was read by which it is to be kept. It is not kept where another run has given
+            it back since, as what failed may have been in the middle of that.
         type: str
         default: ""
   known:

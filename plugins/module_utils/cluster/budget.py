@@ -34,7 +34,6 @@ from ..core.errors import GpuOpsError
 from ..core.times import epoch
 from ..core.waiting import wait_for
 from ..rollout.budget import (
-    FAILED,
     Answer,
     Asking,
     IsAlive,
@@ -57,6 +56,7 @@ from ..rollout.model import Cause, Rollout, Waiting
 from ..rollout.windows import instant_text
 from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
+from .custody.custody import Met
 from .custody.marks import Mark
 from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
 from .nodes import node_facts
@@ -489,30 +489,45 @@ def prove_place(client: Client, namespace: str, pool: str, node: str, run: str) 
 
 
 def prove_unchanged(
-    client: Client, namespace: str, node: str, run: str, since: datetime, shown: Collection[str], is_out: bool
+    client: Client, namespace: str, node: str, run: str, since: datetime, is_opened: bool, met: Met
 ) -> None:
-    """Raises GpuOpsError where another run has failed with a node, in any pool, or was at work there after an instant
-    and has not ended that, or keeps it: of its host is known then what was so before.
+    """Raises GpuOpsError where another run was at work with a node after an instant, so that of its host is known what
+    was so before, or in the middle of that.
 
-    Who has the Lease of the node asks. A change that began earlier is of a run that is no more: where that was so at
-    the instant already, it was seen with its host. shown: when runs have shown themselves at the node. is_out: whether
-    one of them has it out of service still, or keeps it so.
+    Who has the Lease of the node asks. A node that is opened is not to have failed in any pool, nor to be in the middle
+    of what another run has begun; a change that began earlier is of a run that is no more: where that was so at the
+    instant already, it was seen with its host. One that is kept for its checks is not to have been given back since.
     """
-    was_held = any(epoch(each) > since.timestamp() for each in shown)
-    found = "a run had node %s after its host was looked at" % node if was_held and is_out else ""
     record, _version = _read(client, _path_of(namespace))
+    found = _why_not_opened(record, node, run, since, met) if is_opened else _why_not_kept(record, node, since, met)
+    if found:
+        raise GpuOpsError(
+            "cluster.node_changed_since", found=found, wanted="what becomes of a node to go by what its host is now",
+            remedy="run again, which looks at the host anew; what failed is seen to, and freed, first")
+
+
+def _why_not_kept(record: Record, node: str, since: datetime, met: Met) -> str:
+    if met.ended:
+        return "a run had node %s when its host failed, and has let it go since" % node
+    done = [(name, opened.done[node]) for name, pool in record.pools.items() for opened in (pool.rollout, pool.last)
+            if opened is not None and opened.done.get(node, since) > since]
+    return "".join("node %s was changed in pool %s, and given back at %s, after its host was looked at" % (
+        node, name, instant_text(at)) for name, at in done[:1])
+
+
+def _why_not_opened(record: Record, node: str, run: str, since: datetime, met: Met) -> str:
+    was_held = any(epoch(each) > since.timestamp() for each in met.shown)
+    found = "a run had node %s after its host was looked at" % node if was_held and met.is_out else ""
     for pool, slot in sorted((name, pool.slots[node]) for name, pool in record.pools.items() if node in pool.slots):
+        failure = slot.earlier_failure
+        if failure is not None:
+            return "run %s has failed with node %s in pool %s (%s)" % (
+                failure.run or "of nobody", node, pool, failure.reason)
         whose = "run %s" % (slot.run or "of nobody")
-        if slot.state == FAILED:
-            found = "%s has failed with node %s in pool %s (%s)" % (whose, node, pool, slot.reason)
-            break
         if slot.run != run and (was_held or was_at_work(record.pool(pool), slot, since)):
             found = "%s began with node %s in pool %s at %s, was at work after its host was looked at, and has not " \
                 "ended it" % (whose, node, pool, instant_text(slot.since))
-    if found:
-        raise GpuOpsError(
-            "cluster.node_changed_since", found=found, wanted="a node that is opened by what its host is now",
-            remedy="run again, which looks at the host anew; what failed is seen to, and freed, first")
+    return found
 
 
 def _path_of(namespace: str) -> str:

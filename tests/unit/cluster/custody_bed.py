@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import (
     Custody,
+    Met,
     Returning,
     Taking,
 )
@@ -119,9 +120,9 @@ class Bed:
         return self.custody(name, wait).hold(NODE)
 
     def give_back(self, name: str, *failures: str, uid: str = "", was_taken: bool = False, opens: bool = True,
-                  **options: Any) -> Dict[str, Any]:
-        return self.custody(name, **options).give_back(
-            NODE, replace(returning(*failures, uid=uid), was_taken=was_taken, opens=opens))
+                  unchanged: Callable[[Met], None] = lambda met: None, **options: Any) -> Dict[str, Any]:
+        return self.custody(name, **options).give_back(NODE, replace(
+            returning(*failures, uid=uid), was_taken=was_taken, opens=opens, unchanged=unchanged))
 
     # The admin and other programs
 

@@ -27,6 +27,7 @@ from custody_bed import (
 )
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Met
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.holding import PAUSE_SECONDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
@@ -583,6 +584,32 @@ class TestReturning:
         told = bed.give_back("a", "DCGM level 1")
         assert told["custody"] == "kept" and not bed.is_open()
         assert not ADMITTING.keys() & bed.node()["metadata"]["labels"].keys()
+
+    def test_one_that_somebody_has_uncordoned_since_is_not_kept_for_its_checks(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.time.meanwhile.append(bed.uncordon)
+        assert bed.give_back("a", "xid 79")["custody"] == "uncordoned" and bed.is_open() and bed.lease() is None
+        before = bed.end()
+        assert bed.give_back("a", "xid 79")["custody"] == "uncordoned" and bed.end() == before
+
+    @pytest.mark.parametrize("is_over", [True, False])
+    def test_who_keeps_one_is_told_whether_another_was_at_work_there(self, bed: Bed, is_over: bool) -> None:
+        """That was when its checks failed, and one that has given it back since is no reason to keep it."""
+        bed.take("b")
+        if is_over:
+            bed.time.meanwhile.append(lambda: bed.give_back("b", was_taken=True))
+
+        def proves(met: Met) -> None:
+            assert met.ended == is_over
+            if met.ended:
+                raise Blocked
+
+        if is_over:
+            with pytest.raises(Blocked):
+                bed.give_back("a", "no driver is loaded", unchanged=proves)
+        else:
+            bed.give_back("a", "no driver is loaded", unchanged=proves)
+        assert bed.is_open() == is_over
 
     def test_cordons_of_runs_that_are_gone_are_cleared_without_a_run_of_their_own(self, bed: Bed) -> None:
         bed.take("dead")

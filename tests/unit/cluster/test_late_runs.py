@@ -458,7 +458,7 @@ def test_a_node_is_opened_by_what_its_host_is_once_the_run_that_has_it_has_ended
     time.meanwhile = [lambda: None] * 9 + ([] if "killed" in ends else [over])
     site = Way(store, "s", time)
     act = Returning(NodePolicy(labels=ADMITTING), unchanged=partial(
-        prove_unchanged, site.client, "gpuops", "n1", site.run.identity, looked))
+        prove_unchanged, site.client, "gpuops", "n1", site.run.identity, looked, True))
     if is_opened:
         assert site.custody().give_back("n1", act)["custody"] == "returned"
     else:

@@ -46,7 +46,7 @@ from ..client import ApiError, Client, is_outage
 from ..drain.carrying_out import for_anybody
 from ..drain.observation import state_of
 from ..drain.preview import silent_refusal
-from ..labels import KEPT, NodePolicy, cordoned_by_its_host, plan_node_change, snapshot
+from ..labels import CORDONED_BY, KEPT, NodePolicy, cordoned_by_its_host, plan_node_change, snapshot
 from ..node_changes import MOST_WRITES, change_node, path_of, read_node
 from ..nodes import is_ready
 from ..observation import components_leaving, wait_for_components_gone
@@ -107,6 +107,20 @@ class Taking:
 
 
 @dataclass(frozen=True)
+class Met:
+    """What a run has met of others at a node once it has its Lease.
+
+    shown:  when they have shown themselves there, by their clocks.
+    is_out: whether the node is out of service by them still.
+    ended:  whether one of them was at work there when this run came, and has let the node go.
+    """
+
+    shown: Collection[str] = ()
+    is_out: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True)
 class Returning:
     """How a node is given back, or its components are let back to it.
 
@@ -117,9 +131,8 @@ class Returning:
     uid:       as of Taking; of the Node that was checked.
     was_taken: whether this run has taken it. It has to have it still then; else any run gives back a node that nobody
                else has, or lets the components back to it, and it is to offer then what it did when it was taken.
-    unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that another run
-               had, once this one has it, as nobody begins with it then. Is given when others were seen there, and
-               whether it is out of service by them still.
+    unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that this run has
+               not taken, once it has it, as nobody begins with it then.
     opens:     whether a node is given back that another run has out of service, or has left so. Else it stays as it is.
     """
 
@@ -130,7 +143,7 @@ class Returning:
     offers: Mapping[str, int] = field(default_factory=dict)
     timeout: int = 300
     was_taken: bool = False
-    unchanged: Callable[[Collection[str], bool], None] = lambda shown, is_out: None
+    unchanged: Callable[[Met], None] = lambda met: None
     opens: bool = True
 
 
@@ -249,7 +262,9 @@ class Custody:
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node))
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
-            act.unchanged(says.claimed_at(node, self._run), True)
+            act.unchanged(Met(says.claimed_at(node, self._run), True))
+        if act.failures and not act.was_taken and self._is_wanted(node):
+            return self._wanted(node)
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
         if not (taken or forgotten or act.failures or act.was_taken):
@@ -260,13 +275,18 @@ class Custody:
         if not act.was_taken:
             self._holding.acquire(node, self._lease_seconds)
         try:
-            if not (act.failures or act.was_taken):
+            if not act.was_taken:
                 there = read_node(self._cluster, name, act.uid)
                 if stays and _is_left_out(there):
                     self._leave(name)
                     return self._left(there)
-                act.unchanged((*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
-                              _is_taken(there) or says.was_cordoned_without_claim(there))
+                if act.failures and self._is_wanted(there):
+                    self._leave(name)
+                    return self._wanted(there)
+                act.unchanged(Met(
+                    (*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
+                    _is_taken(there) or says.was_cordoned_without_claim(there),
+                    self._holding.met_one_that_ended(name) or (_is_taken(node) and not _is_taken(there))))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
@@ -280,6 +300,16 @@ class Custody:
     def _left(self, node: Object) -> Dict[str, Any]:
         why = "node %s is left as it is: another run has it out of service, or has left it so"
         return self._result(LEFT, node, snapshot(node), [why % node["metadata"]["name"]])
+
+    def _is_wanted(self, node: Object) -> bool:
+        """Whether somebody has uncordoned a Node since another run has cordoned it, and means it."""
+        return not (node.get("spec") or {}).get("unschedulable") and self._run.manager not in says.claims(
+            node) and CORDONED_BY in (node["metadata"].get("annotations") or {})
+
+    def _wanted(self, node: Object) -> Dict[str, Any]:
+        return self._result("uncordoned", node, snapshot(node), [
+            "node %s was uncordoned by somebody since a run has cordoned it, and stays in service" % (
+                node["metadata"]["name"])])
 
     def _let_go(self, node: Object, state: str) -> List[str]:
         """Take away what there is beside a node that is what it is to be. Nothing that fails makes it another: it is
@@ -569,7 +599,7 @@ class Custody:
         name = str(node["metadata"]["name"])
         if not act.failures:
             if taken and not act.was_taken:
-                act.unchanged(says.claimed_at(node, self._run), True)
+                act.unchanged(Met(says.claimed_at(node, self._run), True))
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
             node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.waiting import wait_for
@@ -74,11 +74,16 @@ class Holding:
         self._clock, self._sleep, self._now = clock, sleep, now
         self._own: Dict[str, _Own] = {}
         self._of_others: Dict[str, Record] = {}
+        self._ended: Set[str] = set()
 
     def others_renewed(self, name: str) -> Tuple[str, ...]:
         """When another run had renewed the Lease of a node last before this one had it, by its clock; () none had it.
         """
         return (self._of_others[name].renewed,) if name in self._of_others and self._of_others[name].renewed else ()
+
+    def met_one_that_ended(self, name: str) -> bool:
+        """Whether another run had a node when this one asked for its Lease, and has let it go."""
+        return name in self._ended
 
     def acquire(self, node: Mapping[str, Any], seconds: int) -> bool:
         """Have the Lease of a node, for so many seconds. True where this run had it before.
@@ -94,6 +99,8 @@ class Holding:
                 record = self._record(name)
                 if record is not None and record.holder not in ("", self._run.identity):
                     self._of_others[name] = record
+                elif name in self._of_others and (record is None or not record.holder):
+                    self._ended.add(name)
                 if record is not None and record.holder not in ("", self._run.identity) \
                         and not watch.has_run_out(record, self._clock()):
                     waiting.is_for(_held_by(name, record))
