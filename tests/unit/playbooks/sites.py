@@ -27,6 +27,11 @@ DRIVER = Step("driver", "packages.install", "driver", "Driver.", Disruption.driv
 FILE = Step("node_agent", "file.write", "/etc/x", "x", Disruption.service_restart)
 CHANGE, SMALL, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(steps=(FILE,))), planned(Plan(), proof={})
 
+# Nothing is to be done, and the checks that come with the plan did not pass
+SICK = planned(Plan(), proof={}, validated=False)
+WELL: Dict[str, Any] = {"changed": False, "checks": []}
+BROKEN = {**WELL, "failed": True, "msg": "level 1 fails"}
+
 
 def names(number: int) -> List[str]:
     return ["gpu-%d" % each for each in range(1, number + 1)]

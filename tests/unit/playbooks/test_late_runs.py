@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 import pytest
 from canned import ACTION, Hosts, planned
 from documentation import returned, undocumented
-from sites import CHANGE, MODULE, NOTHING, SMALL, Site, held, names
+from sites import BROKEN, CHANGE, MODULE, NOTHING, SICK, SMALL, WELL, Site, held, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
@@ -248,7 +248,6 @@ def test_nor_is_one_that_another_run_has_come_to_once_that_was_seen(in_words: Ho
     assert "run r@other " + why in told and "[cluster.node_changed_since]" in told, done.stdout
 
 
-SICK = planned(Plan(), proof={}, validated=False)
 REFUSED = planned(Plan(refusals=(Refusal("driver.held", "the driver is held", "one that is not", "let it go"),)))
 
 
@@ -316,10 +315,10 @@ def test_a_sick_host_that_a_killed_run_had_finished_is_left_to_a_repair(
     in_words: Hosts, now: datetime, variables: Dict[str, Any]
 ) -> None:
     """Whose node stays in service, too: in the middle of a change it would be site's."""
-    site, broken = Site(in_words, names(2)), {"failed": True, "changed": False, "msg": "level 1 fails", "checks": []}
+    site = Site(in_words, names(2))
     slot = Slot("gpu-1", "dead@other", now - timedelta(days=1))
     site.record(lambda record: record.but(DEFAULT_POOL, held(slot, seen=slot.since, seconds=1)))
-    done = site.run({"gpu-1": {"gpu_plan": SICK, "gpu_validation": broken}, "gpu-2": {"gpu_plan": NOTHING}},
+    done = site.run({"gpu-1": {"gpu_plan": SICK, "gpu_validation": BROKEN}, "gpu-2": {"gpu_plan": NOTHING}},
                     **variables)
     assert done.returncode == 2 and "level 1 fails" in done.stdout and site.held() == {}, done.stdout
     assert site.cordoned() == ([] if variables else ["gpu-1"])
@@ -339,9 +338,7 @@ def test_one_that_was_opened_first_is_validated_again_where_others_were_changed_
     in_words: Hosts, now: datetime
 ) -> None:
     site = left_by_a_dead_run(in_words, now, seconds=1)
-    well = {"changed": False, "checks": []}
-    broken = {**well, "failed": True, "msg": "level 1 fails"}
-    done = site.run({"gpu-1": {"gpu_plan": NOTHING, "gpu_validation": [well, well, broken]},
+    done = site.run({"gpu-1": {"gpu_plan": NOTHING, "gpu_validation": [WELL, WELL, BROKEN]},
                      "gpu-2": {"gpu_plan": CHANGE}}, "--forks", "1", gpu_rollout_timeout=30)
     assert done.returncode == 2 and site.changed() == ["gpu-2"] and "level 1 fails" in done.stdout, done.stdout
     assert "in service again" in done.stdout and site.cordoned() == ["gpu-1"] and site.held() == {}
@@ -400,8 +397,7 @@ def test_a_host_that_is_sick_and_half_done_is_not_left_to_a_repair(in_words: Hos
     site.record(lambda record: record.but(DEFAULT_POOL, held(Slot(
         "gpu-1", run.identity, now - timedelta(minutes=2)), seen=now - timedelta(minutes=1), seconds=1)))
     Custody(site.client, run, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
-    broken = {"failed": True, "changed": False, "msg": "level 1 fails", "checks": []}
-    done = site.run({"gpu_plan": [NOTHING, CHANGE], "gpu_validation": broken})
+    done = site.run({"gpu_plan": [NOTHING, CHANGE], "gpu_validation": BROKEN})
     assert done.returncode == 2 and site.cordoned() == ["gpu-1"] and site.held() == {"gpu-1": "working"}, done.stdout
 
 
@@ -414,9 +410,7 @@ def test_a_small_change_opens_what_another_has_failed_with_as_any_other_does(
     failed = Slot("gpu-1", run.identity, now, FAILED, policy="another", reason="Xid 79")
     site.record(lambda record: record.but(DEFAULT_POOL, Pool(limit="1", slots={"gpu-1": failed})))
     Custody(site.client, run, "gpuops", 1, 0, str).give_back("gpu-1", Returning(failures=["Xid 79"]))
-    well: Dict[str, Any] = {"changed": False, "checks": []}
-    gate = well if is_well else {**well, "failed": True, "msg": "no container gets a GPU"}
-    done = site.run({"gpu_plan": SMALL, "gpu_validation": [well, gate]})
+    done = site.run({"gpu_plan": SMALL, "gpu_validation": [WELL, WELL if is_well else BROKEN]})
     assert "Take the node out of service" in done.stdout and "evict" not in done.stdout.lower(), done.stdout
     assert (done.returncode, site.cordoned(), site.held()) == (
         (0, [], {}) if is_well else (2, ["gpu-1"], {"gpu-1": "failed"})), done.stdout

@@ -52,17 +52,6 @@ def test_a_repair_takes_no_node_out_of_service_that_it_does_nothing_to() -> None
     assert not asked("gpu_cordons_unwell", gpu_run_repairs=True)
 
 
-@pytest.mark.parametrize("annotations, is_cordoned, is_wanted", [
-    ({"gpuops.nvidia.com/cordoned-by": "a@b"}, False, True), ({"gpuops.nvidia.com/cordoned-by": "a@b"}, True, False),
-    ({}, False, False)])
-def test_who_has_uncordoned_a_node_that_is_not_well_means_it(
-    annotations: Dict[str, str], is_cordoned: bool, is_wanted: bool
-) -> None:
-    there = {"annotations": annotations, "unschedulable": is_cordoned}
-    assert asked("gpu_is_wanted_unwell", node_maintenance_clusters={"of_hosts": {"host-1": there}}) == is_wanted
-    assert not asked("gpu_is_wanted_unwell", node_maintenance_clusters={"of_hosts": {}})
-
-
 @pytest.mark.parametrize("variable, of", [
     ("gpu_rollout_health", "gpu_is_looked_at"), ("gpu_roll_back", "gpu_rolls_back")])
 def test_what_a_form_leaves_empty_switches_nothing_off(variable: str, of: str) -> None:
