@@ -288,6 +288,26 @@ def test_a_node_that_we_keep_out_of_service_counts_without_what_it_was_known_by(
     assert (answer.waiting is not None and "1 half done (node n1)" in answer.waiting.why) == is_counted
 
 
+@pytest.mark.parametrize("selector, lists", [("", 1), ("team=a", 2), ("team=b", 2), ("nvidia.com/gpu.present", 2)])
+def test_a_host_counts_whether_the_selector_names_its_node_or_not(selector: str, lists: int) -> None:
+    """One that has no Node has not joined yet, and takes no place."""
+    listed: List[str] = []
+
+    class Listing(StoreClient):
+        def items(self, path: str, *given: Any, **more: Any) -> List[Any]:
+            listed.extend([path] if path == NODES else ())
+            return super().items(path, *given, **more)
+
+    budget = budget_of(Listing(store_of(labels={"team": "a"})), reading=NodeReading(selector))
+    nodes = budget.nodes(["n1", "n2", "n9", ""], Pool())
+    assert {"n1", "n2"} <= nodes.keys() <= {"n1", "n2", "n3"} and len(listed) == lists
+    assert {name: state.of_pool for name, state in nodes.items() if not state.of_pool} == (
+        {"n1": False, "n2": False} if selector == "team=b" else {})
+    fleet = rollout_of(hosts("n1", "n2", "n9"))
+    for name, may_start in (("n9", True), ("n1", True), ("n2", False)):
+        assert budget.ask(asking(name, "a"), fleet).may_start == may_start
+
+
 WEDNESDAYS = {"windows": [{"days": ["wed"], "start": "00:00", "duration": "1h", "zone": "UTC"}]}
 
 
