@@ -348,7 +348,8 @@ class ActionModule(ClusterAction):
                 record, name, replace(asking, host=host), current, nodes, is_alive))
         return {
             "changed": False,
-            "warnings": [*(records.notes_of(pool, rollout.policy) if joins else ()), *_caps_of_others(record, name)],
+            "warnings": [*(records.notes_of(pool, rollout.policy) if joins else ()), *_caps_of_others(record, name),
+                         *_of_no_pool(hosts, nodes, self._variables.get("label_selector", "label_selector"))],
             "rollout": rollout.to_dict(),
             "options": {"aim": aim, **{each: options[each] for each in (
                 "pool", "namespace", "lease_namespace", "label_selector", "startup_taint", "domain_label")}},
@@ -691,6 +692,13 @@ def _caps_of_others(record: Record, pool: str) -> List[str]:
         return []
     return ["the caps in the cluster are of %s, and of pool %s there is none: nothing but its own limits holds for "
             "this rollout" % (", ".join("pool %s" % each for each in sorted(record.caps)), pool)]
+
+
+def _of_no_pool(hosts: Sequence[Host], nodes: Mapping[str, NodeState], option: str) -> List[str]:
+    """A slip in a selector leaves out all other nodes of the pool, and nobody would see it."""
+    left_out = sorted(host.name for host in hosts if host.node in nodes and not nodes[host.node].of_pool)
+    return ["`%s` does not name the Nodes of hosts of this run, which count all the same: %s" % (
+        option, some(left_out))] if left_out else []
 
 
 def _of_no_group(clusters: Sequence[Mapping[str, Any]], option: str) -> List[str]:

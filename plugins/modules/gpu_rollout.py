@@ -173,8 +173,8 @@ options:
     default: gpuops
   label_selector:
     description:
-      - Which Nodes are of the pool. Of them those count that have GPUs, or are hosts of the play. In a cluster with
-        many other nodes it saves a list of all of them.
+      - Which Nodes are of the pool. Of them those count that have GPUs; hosts of the play count whether it names their
+        Nodes or not. In a cluster with many other nodes it saves a list of all of them.
     type: str
     default: ""
   startup_taint:

@@ -58,7 +58,16 @@ from .client import ApiError, Client, is_outage
 from .components.common import SHARED_ARGUMENTS, selector, shared_objects
 from .custody.custody import Met
 from .custody.marks import Mark
-from .labels import HEALTH_MANAGER, HOLD, TAINTED, cordoned_by, cordoned_by_its_host, cordoned_by_managers, is_kept
+from .labels import (
+    HEALTH_MANAGER,
+    HOLD,
+    TAINTED,
+    cordoned_by,
+    cordoned_by_its_host,
+    cordoned_by_managers,
+    is_kept,
+    is_nvidias,
+)
 from .nodes import node_facts
 from .playbook_rights import RECORD as NAME
 from .pods import pod_of
@@ -170,15 +179,32 @@ class Budget:
                                         labelSelector=self._reading.selector))
         if self._reading.selector:
             wanted = parsed(self._reading.selector, "label_selector")
-            found += self._client.items(NODES, keep=lambda node: self._without_its_labels(node, wanted),
-                                        fieldSelector="spec.unschedulable=true")
+            # One that has no Node has not joined yet, and takes no place: no slip in a selector makes it that
+            unseen = frozenset(filter(None, names)).difference(state.name for state in found)
+            others = self._client.items(NODES, keep=lambda node: self._not_selected(node, wanted, unseen),
+                                        fieldSelector="" if unseen else "spec.unschedulable=true")
+            elsewhere = self._held_elsewhere() if others else frozenset()
+            found += [state for state in others if state.name in unseen or state.name not in elsewhere]
         return {state.name: state for state in found}
 
-    def _without_its_labels(self, node: Mapping[str, Any], wanted: Requirements) -> Optional[NodeState]:
-        """A node that our runs keep out of service, and of which custody may have taken what it is listed by."""
-        labels = (node.get("metadata") or {}).get("labels") or {}
-        is_of_pool = all(is_met(each, labels) or each["key"] not in labels for each in wanted)
-        return node_state(node, self._reading) if is_of_pool and cordoned_by(node) is not None else None
+    def _not_selected(
+        self, node: Mapping[str, Any], wanted: Requirements, unseen: Collection[str]
+    ) -> Optional[NodeState]:
+        """One of these nodes, and one that our runs keep out of service, of which custody may have taken what it is
+        listed by."""
+        metadata = node.get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        is_of_pool = all(is_met(each, labels) or (each["key"] not in labels and is_nvidias(each["key"]))
+                         for each in wanted)
+        if metadata.get("name") not in unseen and not (is_of_pool and cordoned_by(node) is not None):
+            return None
+        state = node_state(node, self._reading, unseen)
+        return None if state is None else replace(state, of_pool=is_of_pool)
+
+    def _held_elsewhere(self) -> FrozenSet[str]:
+        """Nodes of other pools, which may be told from this one's by a label alone that custody has taken."""
+        pools = self._read()[0].pools
+        return frozenset(node for name, pool in pools.items() if name != self._pool for node in pool.slots)
 
     def _with_held(self, nodes: Mapping[str, NodeState], pool: Pool) -> Dict[str, NodeState]:
         """With the Nodes that hold a place, each of which is asked for where it is not among them.

@@ -104,6 +104,12 @@ def cordoned_by_its_host(node: Mapping[str, Any]) -> str:
     return _annotations(node).get(HEALTH_CORDON) or "its GPUs"
 
 
+def is_nvidias(key: str) -> bool:
+    """Whether a label is of NVIDIA's domain, as ours are, and so may go with the components."""
+    domain, _slash, name = key.partition("/")
+    return bool(name) and ("." + domain).endswith(".nvidia.com")
+
+
 def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
     """The labels that we set, as recorded on the node."""
     recorded = _annotations(node).get(OUR_LABELS)

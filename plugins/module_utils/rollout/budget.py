@@ -224,6 +224,7 @@ class NodeState:
     by_itself:   whether its own host took it out of service, and that is no obstacle, as a repair is asked for.
     in_service:  False for one that has not taken work yet.
     unhealthy:   what is wrong with its GPUs as far as the Node tells, '' nothing.
+    of_pool:     False for a host's Node that the selector of the pool does not name. It counts all the same.
     """
 
     name: str
@@ -237,6 +238,7 @@ class NodeState:
     domain: str = ""
     clique: str = ""
     unhealthy: str = ""
+    of_pool: bool = True
 
 
 @dataclass(frozen=True)

@@ -450,9 +450,9 @@ class _Standing:
         self._lasting = self._out.intersection({
             *self._failed, *present.stays, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
             *present.found}) - self._passing
-        self._busy: Dict[str, str] = {}
-        # Those that stay so until a person has seen to them
-        self._broken: Set[str] = set()
+        # {group: why it waits}: for what is under way in it, or not well; and for what has failed there
+        self._busy: Dict[str, Tuple[Cause, str]] = {}
+        self._broken: Dict[str, str] = {}
         self._proved = proved(rollout, present)
         self._proving: Dict[str, str] = dict(present.proving)
         # Until when canaries of this rollout are watched at least
@@ -540,13 +540,13 @@ class _Standing:
     def _note_groups(self) -> None:
         """Why a clique or a job group that is changed host by host has to wait; hosts of earlier runs count too."""
         for name, host in self._rollout.hosts.items():
+            group = _group_text(host)
             if host.group and name in self._present.failed and name in self._failed:
-                self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
-                self._broken.add(_group_text(host))
+                self._broken[group] = "%s failed: %s" % (name, self._failed[name])
             elif host.group and name in {*self._present.in_progress, *self._present.unhealthy}:
                 cause, why = self._not_over(name)
-                self._busy.setdefault(_group_text(host), "%s %s" % (name, why))
-                self._broken.update([_group_text(host)] if cause is Cause.person else ())
+                if cause is Cause.person or group not in self._busy:
+                    self._busy[group] = Cause.person if cause is Cause.person else Cause.group, "%s %s" % (name, why)
 
     def _not_over(self, name: str) -> Tuple[Cause, str]:
         """How it stands with a host that is being changed, or was and is not well."""
@@ -603,9 +603,7 @@ class _Standing:
                 return self._waiting(
                     unit, Cause.person if proof in present.disproved else Cause.canary,
                     "waits for another canary of its kind, %s" % self._proving[proof], present.watched.get(proof))
-        if unit.one_by_one in self._busy and not (unit.one_by_one in self._broken and self._is_tried_anew(unit)):
-            return self._waiting(unit, Cause.group, self._told_of_group(unit))
-        return self._room_for(unit)
+        return self._kept_by_its_group(unit) or self._room_for(unit)
 
     def _was_begun(self, unit: Unit) -> bool:
         """Whether a run that is no more has begun with it. That may be known only since the order was made: what has a
@@ -638,17 +636,25 @@ class _Standing:
     def _left(self, unit: Unit) -> List[str]:
         return [name for name in unit.hosts if name not in self._present.done and name not in self._present.left]
 
-    def _told_of_group(self, unit: Unit) -> str:
-        return "%s is changed host by host, and %s" % (unit.one_by_one, self._busy[unit.one_by_one])
+    def _kept_by_its_group(self, unit: Unit) -> Optional[Waiting]:
+        """Where it is one of a clique or a job group that is changed host by host. What has failed there waits for no
+        other failure if it is to be changed in another way, but for whatever is under way."""
+        held = self._busy.get(unit.one_by_one)
+        if unit.one_by_one in self._broken and not self._is_tried_anew(unit):
+            held = Cause.person, self._broken[unit.one_by_one]
+        if held is None:
+            return None
+        cause, why = held
+        return self._waiting(unit, cause, "%s is changed host by host, and %s" % (unit.one_by_one, why))
 
     def _is_tried_anew(self, unit: Unit) -> bool:
-        """Whether it is for what failed there itself that its group waits: that is to be changed in another way."""
         return any(name in self._present.failed and not self._failed_now(name) for name in unit.hosts)
 
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
         """Where its group, or the room for it, waits for a person."""
-        if unit.one_by_one in self._broken and not self._is_tried_anew(unit):
-            return self._waiting(unit, Cause.person, self._told_of_group(unit))
+        of_group = self._kept_by_its_group(unit)
+        if of_group is not None and of_group.cause is Cause.person:
+            return of_group
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)
             if not _fits(names, lasting & self._active, lasting, limit):
@@ -727,7 +733,7 @@ class _Standing:
         self._passing |= names
         self._proving.update(dict.fromkeys(to_prove(self._rollout, unit, self._proved), unit.name))
         if unit.one_by_one:
-            self._busy[unit.one_by_one] = "%s is about to begin" % unit.name
+            self._busy[unit.one_by_one] = Cause.group, "%s is about to begin" % unit.name
 
     def _waiting(self, unit: Unit, cause: Cause, why: str, until: Optional[datetime] = None) -> Waiting:
         before = self._present.since.get(unit.name)

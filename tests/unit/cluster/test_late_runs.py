@@ -271,7 +271,9 @@ def test_a_run_that_lost_its_place_is_told_so_before_it_takes_the_node(client: C
     ("", {}, True),
     ("nvidia.com/gpu.present=true", {}, True),
     ("nvidia.com/gpu.present=true,team=a", {"team": "a"}, True),
-    ("nvidia.com/gpu.present=true,team in (b,c)", {"team": "a"}, False)])
+    ("nvidia.com/gpu.present=true,team in (b,c)", {"team": "a"}, False),
+    ("node-role.kubernetes.io/train", {"node-role.kubernetes.io/infer": ""}, False),
+    ("team=b", {}, False)])
 def test_a_node_that_we_keep_out_of_service_counts_without_what_it_was_known_by(
     selector: str, labels: Dict[str, str], is_counted: bool
 ) -> None:
@@ -286,6 +288,40 @@ def test_a_node_that_we_keep_out_of_service_counts_without_what_it_was_known_by(
     answer = budget.ask(asking("n2", "b"), rollout_of(hosts("n2")))
     assert answer.may_start != is_counted
     assert (answer.waiting is not None and "1 half done (node n1)" in answer.waiting.why) == is_counted
+
+
+@pytest.mark.parametrize("pool, is_counted", [(POOL, True), ("other", False)])
+def test_one_that_another_pool_has_is_none_of_this_one(pool: str, is_counted: bool) -> None:
+    """Where both are told apart by a label that went with the components."""
+    store, time = store_of(labels={}), Time()
+    way, client = Way(store, "b", time), StoreClient(store)
+    client.patch(NODES + "/n2", {"metadata": {"labels": {"nvidia.com/gpu.product": "A100"}}})
+    budget = Budget(client, "gpuops", pool, NodeReading(), lambda run: True)
+    assert budget.ask(asking("n1", way.run.identity), rollout_of(hosts("n1"))).may_start
+    way.custody().take("n1", Taking())
+    ours = budget_of(client, reading=NodeReading("nvidia.com/gpu.product=A100"))
+    assert ("n1" in ours.nodes(["n2"], Pool())) == is_counted
+    assert ours.ask(asking("n2", way.run.identity), rollout_of(hosts("n2"))).may_start != is_counted
+
+
+@pytest.mark.parametrize("selector, lists", [("", 1), ("team=a", 2), ("team=b", 2), ("nvidia.com/gpu.present", 2)])
+def test_a_host_counts_whether_the_selector_names_its_node_or_not(selector: str, lists: int) -> None:
+    """One that has no Node has not joined yet, and takes no place."""
+    listed: List[str] = []
+
+    class Listing(StoreClient):
+        def items(self, path: str, *given: Any, **more: Any) -> List[Any]:
+            listed.extend([path] if path == NODES else ())
+            return super().items(path, *given, **more)
+
+    budget = budget_of(Listing(store_of(labels={"team": "a"})), reading=NodeReading(selector))
+    nodes = budget.nodes(["n1", "n2", "n9", ""], Pool())
+    assert {"n1", "n2"} <= nodes.keys() <= {"n1", "n2", "n3"} and len(listed) == lists
+    assert {name: state.of_pool for name, state in nodes.items() if not state.of_pool} == (
+        {"n1": False, "n2": False} if selector == "team=b" else {})
+    fleet = rollout_of(hosts("n1", "n2", "n9"))
+    for name, may_start in (("n9", True), ("n1", True), ("n2", False)):
+        assert budget.ask(asking(name, "a"), fleet).may_start == may_start
 
 
 WEDNESDAYS = {"windows": [{"days": ["wed"], "start": "00:00", "duration": "1h", "zone": "UTC"}]}

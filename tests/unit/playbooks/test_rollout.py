@@ -148,6 +148,19 @@ def test_all_hosts_are_planned_by_one_task(controller: Controller, real: RealApi
     assert real.client().find(PATH % namespace) is None
 
 
+def test_a_selector_that_does_not_name_the_nodes_of_its_own_hosts_is_told(
+    controller: Controller, real: RealApi, namespace: str
+) -> None:
+    add_nodes(real, names(3))
+    for name, team in (("gpu-0", "a"), ("gpu-1", "b")):
+        real.client().patch("/api/v1/nodes/" + name, {"metadata": {"labels": {"team": team}}})
+    result = ask(controller, {"state": "planned"}, hosts=["gpu-0", "gpu-1", "gpu-9"], variables=variables(
+        real, namespace, gpu_rollout_label_selector="team=a", gpu_rollout_limit=1))
+    [told] = result["warnings"]
+    assert "`gpu_rollout_label_selector`" in told and told.endswith(": gpu-1"), told
+    assert result["clusters"][0]["rollout"]["hosts"]["gpu-1"].get("in_service", True)
+
+
 def test_hosts_run_at_their_own_pace_within_the_budget(controller: Controller, real: RealApi, namespace: str) -> None:
     add_nodes(real, names(8))
     path = controller.directory / "run.yml"

@@ -555,6 +555,22 @@ class TestSlots:
         room.nodes["n-h1"] = replace(room.nodes["n-h1"], ours=False)
         assert room.begin("h2", "b").may_start and not room.ask("h3", "b").may_start
 
+    def test_of_a_clique_that_failed_for_others_one_is_tried_anew_at_a_time(self) -> None:
+        options: Dict[str, Any] = {"unit_mode": "rolling", "limit": 5, "max_failures": 5}
+        room = Room(rollout_of(*fleet(3), **options))
+        for name in ("h1", "h2"):
+            room.begin(name)
+            room.end(name, FAILED)
+            room.nodes["n-" + name] = replace(room.nodes["n-" + name], ours=True, kept=True)
+        room.close()
+        room.rollout = rollout_of(*fleet(2, clique="x", policy="q2"), host("h3"), **options)
+        assert room.begin("h1", "b").may_start
+        waiting = room.ask("h2", "b").waiting
+        assert waiting is not None and waiting.cause is Cause.group and "h1 is in progress" in waiting.why
+        room.end("h1", DONE, "b")
+        room.nodes["n-h1"] = NodeState("n-h1")
+        assert room.begin("h2", "b").may_start
+
     @pytest.mark.parametrize("ours", [False, True], ids=["in service", "out of service"])
     @pytest.mark.parametrize("left", [{"plan": ""}, {"disruption": Disruption.none}], ids=["nothing", "little"])
     def test_what_a_dead_run_holds_of_one_that_needs_nothing_keeps_nobody_once_it_is_back(

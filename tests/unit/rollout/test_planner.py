@@ -601,6 +601,19 @@ class TestNow:
         assert starting(decide(rollout, present(done={first}))) == ["host " + second, "host y"]
         assert third in {unit.hosts[0] for unit in rollout.units}
 
+    def test_of_those_of_it_that_failed_otherwise_one_at_a_time_is_tried_anew(self) -> None:
+        rollout = rollout_of(hosts(3, clique="x"),
+                             Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
+        first, second, third = [unit.hosts[0] for unit in rollout.units]
+        failed: Dict[str, Any] = {"failed": {first: "Xid", second: "Xid"}, "otherwise": {first, second}}
+        decision = decide(rollout, present(**failed))
+        assert starting(decision) == ["host " + first]
+        assert waits(decision)["host " + second] == (
+            "group", "clique x is changed host by host, and host %s is about to begin" % first)
+        for seen in ({"in_progress": {third}}, {"in_progress": {third}, "unreachable": {third}},
+                     {"done": {third}, "unhealthy": {third: "Xid"}}):
+            assert starting(decide(rollout, present(**failed, **seen))) == []
+
     def test_a_host_of_it_that_failed_in_an_earlier_run_stops_it_too(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", failed="Xid")],
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
