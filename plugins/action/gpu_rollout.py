@@ -428,6 +428,7 @@ class ActionModule(ClusterAction):
             "refusals": [each.to_dict() for each in refusals],
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "taken": has_place and budget.is_taken(rollout.hosts[self._host].node),
+            "small": unit is None or rollout.hosts[self._host].is_out_anyway,
             "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -539,6 +540,7 @@ class ActionModule(ClusterAction):
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
         return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
+                "small": False,
                 "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],

@@ -407,6 +407,12 @@ taken:
   description: Whether a run had the node out of service when the place was given, as one that was killed.
   returned: with O(state=start)
   type: bool
+small:
+  description:
+    - Whether it was let begin as one whose change takes no work away from it, so that no place, window, canary or
+      clique was looked at for more than that.
+  returned: with O(state=start)
+  type: bool
 together:
   description:
     - The other hosts of its unit that have their places with it, for

@@ -93,6 +93,8 @@ PATIENCE_SECONDS = 300.0
 # For so many pauses, and seconds at most, a host that has to wait goes by the Nodes as it has listed them
 PAUSES_OF_A_LIST = 6
 LIST_SECONDS = 60.0
+# Nodes that are asked for each by its name, and no more of them
+FEW_BY_NAME = 20
 OTHERS = "somebody else"
 # By which training frameworks and Kubernetes name the job that a pod is of
 JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name", "training.kubeflow.org/job-name",
@@ -179,27 +181,30 @@ class Budget:
                                         labelSelector=self._reading.selector))
         if self._reading.selector:
             wanted = parsed(self._reading.selector, "label_selector")
-            # One that has no Node has not joined yet, and takes no place: no slip in a selector makes it that
-            unseen = frozenset(filter(None, names)).difference(state.name for state in found)
-            others = self._client.items(NODES, keep=lambda node: self._not_selected(node, wanted, unseen),
-                                        fieldSelector="" if unseen else "spec.unschedulable=true")
-            elsewhere = self._held_elsewhere() if others else frozenset()
-            found += [state for state in others if state.name in unseen or state.name not in elsewhere]
+            found += self._not_selected(wanted)
+            found += self._by_name(frozenset(filter(None, names)).difference(state.name for state in found), wanted)
         return {state.name: state for state in found}
 
-    def _not_selected(
-        self, node: Mapping[str, Any], wanted: Requirements, unseen: Collection[str]
-    ) -> Optional[NodeState]:
-        """One of these nodes, and one that our runs keep out of service, of which custody may have taken what it is
-        listed by."""
-        metadata = node.get("metadata") or {}
-        labels = metadata.get("labels") or {}
-        is_of_pool = all(is_met(each, labels) or (each["key"] not in labels and is_nvidias(each["key"]))
-                         for each in wanted)
-        if metadata.get("name") not in unseen and not (is_of_pool and cordoned_by(node) is not None):
-            return None
-        state = node_state(node, self._reading, unseen)
-        return None if state is None else replace(state, of_pool=is_of_pool)
+    def _not_selected(self, wanted: Requirements) -> List[NodeState]:
+        """Nodes that our runs keep out of service, and of which custody may have taken what they are listed by."""
+        def kept(node: Mapping[str, Any]) -> Optional[NodeState]:
+            return node_state(node, self._reading) if _may_be_of_pool(
+                node, wanted) and cordoned_by(node) is not None else None
+
+        found = list(self._client.items(NODES, keep=kept, fieldSelector="spec.unschedulable=true"))
+        elsewhere = self._held_elsewhere() if found else frozenset()
+        return [state for state in found if state.name not in elsewhere]
+
+    def _by_name(self, names: Collection[str], wanted: Requirements) -> List[NodeState]:
+        """Those of hosts that the selector does not name: only one that has no Node has not joined yet, and takes no
+        place. In a large cluster all Nodes are many more than a few hosts."""
+        def named(node: Mapping[str, Any]) -> Optional[NodeState]:
+            state = node_state(node, self._reading, names)
+            return None if state is None or state.name not in names else replace(
+                state, of_pool=_may_be_of_pool(node, wanted))
+
+        selectors = ["metadata.name=" + name for name in sorted(names)] if len(names) <= FEW_BY_NAME else [""]
+        return [state for each in selectors for state in self._client.items(NODES, keep=named, fieldSelector=each)]
 
     def _held_elsewhere(self) -> FrozenSet[str]:
         """Nodes of other pools, which may be told from this one's by a label alone that custody has taken."""
@@ -533,6 +538,8 @@ def prove_unchanged(
 
 
 def _why_not_kept(record: Record, node: str, since: datetime, met: Met) -> str:
+    if met.had:
+        return ""
     if met.ended:
         return "a run had node %s when its host failed, and has let it go since" % node
     done = [(name, opened.done[node]) for name, pool in record.pools.items() for opened in (pool.rollout, pool.last)
@@ -554,6 +561,12 @@ def _why_not_opened(record: Record, node: str, run: str, since: datetime, met: M
             found = "%s began with node %s in pool %s at %s, was at work after its host was looked at, and has not " \
                 "ended it" % (whose, node, pool, instant_text(slot.since))
     return found
+
+
+def _may_be_of_pool(node: Mapping[str, Any], wanted: Requirements) -> bool:
+    """Whether a selector names a Node, but for labels that may have gone with our components."""
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return all(is_met(each, labels) or (each["key"] not in labels and is_nvidias(each["key"])) for each in wanted)
 
 
 def _path_of(namespace: str) -> str:

@@ -76,7 +76,8 @@ def host_of(
         seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
-    is_interrupted = host.half_done and slot is not None and repairs(asked) and is_no_repair(slot)
+    # What no record knows of may be anything but a repair; a node that is kept is in the middle of nothing
+    is_interrupted = host.half_done and repairs(asked) and (not host.kept if slot is None else is_no_repair(slot))
     return replace(host, refusal=host.refusal or interrupted(host)) if is_interrupted else host
 
 

@@ -110,7 +110,7 @@ class Host:
 
     @property
     def _disturbs_nobody(self) -> bool:
-        return not self.half_done and self.disruption <= Disruption.service_restart
+        return (self.kept or not self.half_done) and self.disruption <= Disruption.service_restart
 
     @property
     def proof(self) -> str:

@@ -554,18 +554,10 @@ class TestReturning:
         before = bed.end()
         assert bed.give_back("a", opens=False)["custody"] == "left" and bed.end() == before
 
-    def test_nor_does_it_open_what_another_fails_with_while_it_waits(self, bed: Bed) -> None:
-        bed.take("b")
-        bed.uncordon()
-
-        def fails() -> None:
-            bed.custody("b").release(NODE)
-            bed.take("c")
-            bed.give_back("c", "xid 79", was_taken=True)
-
-        bed.time.meanwhile.append(fails)
-        assert bed.give_back("a", opens=False)["custody"] == "left"
-        assert not bed.is_open() and bed.lease() is None
+    def test_nor_does_it_wait_for_one_that_is_about_to_be_taken(self, bed: Bed) -> None:
+        bed.hold("b")
+        before = bed.end()
+        assert bed.give_back("a", opens=False)["custody"] == "left" and bed.end() == before
 
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")
@@ -600,7 +592,7 @@ class TestReturning:
             bed.time.meanwhile.append(lambda: bed.give_back("b", was_taken=True))
 
         def proves(met: Met) -> None:
-            assert met.ended == is_over
+            assert met.ended == is_over and not met.had
             if met.ended:
                 raise Blocked
 
@@ -610,6 +602,15 @@ class TestReturning:
         else:
             bed.give_back("a", "no driver is loaded", unchanged=proves)
         assert bed.is_open() == is_over
+
+    def test_who_held_it_while_its_checks_failed_knows_that_nobody_else_was(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.hold("a")
+
+        def proves(met: Met) -> None:
+            assert met.had and not met.ended
+
+        assert bed.give_back("a", "xid 79", unchanged=proves)["custody"] == "kept" and not bed.is_open()
 
     def test_cordons_of_runs_that_are_gone_are_cleared_without_a_run_of_their_own(self, bed: Bed) -> None:
         bed.take("dead")

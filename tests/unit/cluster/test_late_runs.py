@@ -304,7 +304,7 @@ def test_one_that_another_pool_has_is_none_of_this_one(pool: str, is_counted: bo
     assert ours.ask(asking("n2", way.run.identity), rollout_of(hosts("n2"))).may_start != is_counted
 
 
-@pytest.mark.parametrize("selector, lists", [("", 1), ("team=a", 2), ("team=b", 2), ("nvidia.com/gpu.present", 2)])
+@pytest.mark.parametrize("selector, lists", [("", 1), ("team=a", 3), ("team=b", 5), ("nvidia.com/gpu.present", 5)])
 def test_a_host_counts_whether_the_selector_names_its_node_or_not(selector: str, lists: int) -> None:
     """One that has no Node has not joined yet, and takes no place."""
     listed: List[str] = []
@@ -317,6 +317,9 @@ def test_a_host_counts_whether_the_selector_names_its_node_or_not(selector: str,
     budget = budget_of(Listing(store_of(labels={"team": "a"})), reading=NodeReading(selector))
     nodes = budget.nodes(["n1", "n2", "n9", ""], Pool())
     assert {"n1", "n2"} <= nodes.keys() <= {"n1", "n2", "n3"} and len(listed) == lists
+    listed.clear()
+    budget.nodes(["n1", "n2", *("n%d" % number for number in range(9, 99))], Pool())
+    assert len(listed) == min(lists, 3), "of many there is one list"
     assert {name: state.of_pool for name, state in nodes.items() if not state.of_pool} == (
         {"n1": False, "n2": False} if selector == "team=b" else {})
     fleet = rollout_of(hosts("n1", "n2", "n9"))

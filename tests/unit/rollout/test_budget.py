@@ -1579,6 +1579,13 @@ class TestHosts:
         assert made.half_done
         assert rollout_of(made).refused.keys() == ({"h"} if refused else set())
 
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_nor_does_it_go_on_with_what_no_record_knows_of(self, kept: bool) -> None:
+        told = {**self.TOLD, "change": {**self.TOLD["change"], "policy": "-driver=a repair=c"}}
+        made = self.of(state=NodeState("n", ours=True, kept=kept), told=told)
+        assert made.half_done and (made.refusal is None) == kept
+        assert self.of(state=NodeState("n", ours=True)).refusal is None, "site does"
+
     @pytest.mark.parametrize("stood, began, asked, counts", [
         ("repair=a", "repair=b", "driver=b -repair=c", True), ("repair=a", "repair=b", "-driver=b -repair=c", True),
         ("repair=a", "repair=b", "repair=b", False), ("driver=a", "driver=b", "driver=b", False),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Dict, List, Optional, Sequence, Set
 
@@ -140,6 +141,8 @@ class TestPlaces:
         rollout = plan([small, host("h2", clique="x", cordoned_by="ada"), host("h3", clique="x", cordoned_by="ada")],
                        closed, NOW)
         assert order(rollout) == ["host h1"] and starting(decide(rollout, present(half_done={"h1"}))) == ["host h1"]
+        kept = replace(small, half_done=True, kept=True)
+        assert order(plan([kept, host("h2", clique="x", cordoned_by="ada")], closed, NOW)) == ["host h1"]
         rollout = plan([small, *hosts(4)[1:]], Policy(limit=Limit(2)), NOW)
         assert rollout.units[0].hosts != ("h1",) and rollout.units[0].place is Place.canary
         begun = present(in_progress=set(rollout.units[0].hosts), failed_before={"h1": "Xid 79"})

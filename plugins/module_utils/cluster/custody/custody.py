@@ -113,11 +113,13 @@ class Met:
     shown:  when they have shown themselves there, by their clocks.
     is_out: whether the node is out of service by them still.
     ended:  whether one of them was at work there when this run came, and has let the node go.
+    had:    whether this run had the Lease before, so that nobody was.
     """
 
     shown: Collection[str] = ()
     is_out: bool = False
     ended: bool = False
+    had: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Returning:
                else has, or lets the components back to it, and it is to offer then what it did when it was taken.
     unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that this run has
                not taken, once it has it, as nobody begins with it then.
-    opens:     whether a node is given back that another run has out of service, or has left so. Else it stays as it is.
+    opens:     whether a node is given back that another run has, or has left out of service. Else it stays as it is.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -256,7 +258,7 @@ class Custody:
             lease_is_there = self._holding.is_there(name)
         taken = _is_taken(node) or bool(lease_is_there)
         stays = not (act.opens or act.failures or act.was_taken)
-        if stays and _is_left_out(node):
+        if stays and (taken or says.was_cordoned_without_claim(node)):
             return self._left(node)
         # Whoever has freed a node by hand may have left its Machine
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
@@ -272,21 +274,19 @@ class Custody:
                 proof = functools.partial(self._refuse_taken, name, act.uid)
                 done = change_node(self._cluster, name, _back(node, act), False, act.uid, node, proof)
                 return self._result("returned", node, before, done["notes"], done["diff"]["after"])
-        if not act.was_taken:
-            self._holding.acquire(node, self._lease_seconds)
+            if stays:
+                return self._left(read_node(self._cluster, name, act.uid))
+        had = act.was_taken or self._holding.acquire(node, self._lease_seconds)
         try:
             if not act.was_taken:
                 there = read_node(self._cluster, name, act.uid)
-                if stays and _is_left_out(there):
-                    self._leave(name)
-                    return self._left(there)
                 if act.failures and self._is_wanted(there):
                     self._leave(name)
                     return self._wanted(there)
                 act.unchanged(Met(
                     (*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
                     _is_taken(there) or says.was_cordoned_without_claim(there),
-                    self._holding.met_one_that_ended(name) or (_is_taken(node) and not _is_taken(there))))
+                    self._holding.met_one_that_ended(name) or (_is_taken(node) and not _is_taken(there)), had))
             state, node, notes = (self._keep if act.failures else self._open)(name, act)
         except GpuOpsError:
             # Whoever tries next is not to wait until it runs out; the claims keep the node cordoned. A run that could
@@ -298,7 +298,7 @@ class Custody:
         return {**told, "changed": told["changed"] or forgotten}
 
     def _left(self, node: Object) -> Dict[str, Any]:
-        why = "node %s is left as it is: another run has it out of service, or has left it so"
+        why = "node %s is left as it is: another run has it, or has left it out of service"
         return self._result(LEFT, node, snapshot(node), [why % node["metadata"]["name"]])
 
     def _is_wanted(self, node: Object) -> bool:
@@ -696,12 +696,6 @@ def _offers(node: Object) -> Dict[str, int]:
 def _is_taken(node: Object) -> bool:
     """Whether a Node shows that a run of ours has it, or had it when it died."""
     return bool(says.claims(node)) or says.is_let_go(node)
-
-
-def _is_left_out(node: Object) -> bool:
-    """Whether a Node is out of service by a run of ours."""
-    return bool((node.get("spec") or {}).get("unschedulable")) and (
-        _is_taken(node) or says.was_cordoned_without_claim(node))
 
 
 def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:
