@@ -540,7 +540,7 @@ class ActionModule(ClusterAction):
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
         return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
-                "small": False,
+                "small": self._host in rollout.beside,
                 "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],

@@ -106,7 +106,7 @@ options:
     default: false
   opens:
     description:
-      - Whether V(returned) gives back a node that another run has, or has left out of service. With V(false) such a
+      - Whether V(returned) gives back a node that another run has out of service, or has left so. With V(false) such a
         node stays as it is, without O(labels), for who knows nothing of what that run has made of it; nobody is waited
         for.
     type: bool
@@ -285,7 +285,7 @@ of_hosts:
 custody:
   description:
     - What became of the node, as O(state) asks for; C(kept) where it stays out of service with O(failures); C(left)
-      where another run has it, or has left it out of service, and O(opens) is V(false); C(uncordoned) where it has
+      where another run has it out of service, or has left it so, and O(opens) is V(false); C(uncordoned) where it has
       failures and somebody has uncordoned it, which we leave so.
   returned: success, with O(name)
   type: str

@@ -88,8 +88,9 @@ LONGEST_PAUSE_SECONDS = 1.0
 # Seconds for which an API server that is away is asked again by who has no more time than that, and the pauses between
 OUTAGE_SECONDS = 300.0
 OUTAGE_PAUSE_SECONDS = 10.0
-# Seconds after which a host that waits for canaries no longer waits for those that do not ask
-PATIENCE_SECONDS = 300.0
+# Seconds after which a host that waits for canaries no longer waits for those that do not ask; half of the time that it
+# has, where that is less, but no fewer than a canary needs that only has no process yet
+PATIENCE_SECONDS, LEAST_PATIENCE_SECONDS = 300.0, 30.0
 # For so many pauses, and seconds at most, a host that has to wait goes by the Nodes as it has listed them
 PAUSES_OF_A_LIST = 6
 LIST_SECONDS = 60.0
@@ -344,9 +345,11 @@ class Budget:
         told: List[Tuple[str, str]] = []
         since: Dict[Cause, datetime] = {}
 
+        patience = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, limit / 2))
+
         def asked_once() -> Answer:
             read = functools.lru_cache(maxsize=None)(self.read)
-            asking = asking_at(read, self.now(), self._clock() - began > PATIENCE_SECONDS)
+            asking = asking_at(read, self.now(), self._clock() - began > patience)
             is_last = self._clock() - began >= limit
             as_seen = None if is_last else self._as_seen(
                 read, asking, rollout, min(LIST_SECONDS, PAUSES_OF_A_LIST * pause))

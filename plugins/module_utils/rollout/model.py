@@ -106,7 +106,7 @@ class Host:
     @property
     def is_out_anyway(self) -> bool:
         """Whether its change takes no work away from it, and its node is out of service by us already."""
-        return bool(self.plan) and self.ours and self._disturbs_nobody
+        return bool(self.plan) and self.ours and self.refusal is None and self._disturbs_nobody
 
     @property
     def _disturbs_nobody(self) -> bool:

@@ -554,10 +554,12 @@ class TestReturning:
         before = bed.end()
         assert bed.give_back("a", opens=False)["custody"] == "left" and bed.end() == before
 
-    def test_nor_does_it_wait_for_one_that_is_about_to_be_taken(self, bed: Bed) -> None:
+    def test_nor_does_it_wait_for_whoever_has_the_lease_of_one_in_service(self, bed: Bed) -> None:
+        """Be it of a run that is about to take it, or of one that has died."""
+        bed.write("admin", labels=dict.fromkeys(ADMITTING))
         bed.hold("b")
-        before = bed.end()
-        assert bed.give_back("a", opens=False)["custody"] == "left" and bed.end() == before
+        assert bed.give_back("a", opens=False)["custody"] == "returned" and bed.holder() == "b@ctrl-1"
+        assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
 
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")

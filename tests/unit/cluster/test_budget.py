@@ -19,6 +19,7 @@ from cluster_api import Api
 from real_api import RealApi, node, watched
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import (
+    LEAST_PATIENCE_SECONDS,
     NAME,
     OTHERS,
     OUTAGE_SECONDS,
@@ -621,13 +622,17 @@ def test_places_that_a_person_has_to_free_are_not_waited_for(real: RealApi, name
     assert answer.waiting is not None and answer.waiting.cause is Cause.person and clock.passed < 1
 
 
-def test_a_canary_that_does_not_begin_is_waited_for_with_patience(real: RealApi, namespace: str) -> None:
+@pytest.mark.parametrize("limit, patience", [(3600, PATIENCE_SECONDS), (240, 120), (50, LEAST_PATIENCE_SECONDS)])
+def test_a_canary_that_does_not_begin_is_waited_for_with_patience(
+    real: RealApi, namespace: str, limit: int, patience: float
+) -> None:
+    """As one that could not begin when its turn came, and is not asked about again in this run."""
     add_nodes(real, ["n0", "n1"])
     rollout = rollout_of(hosts(2), canaries="every_kind", limit=2)
     other = rollout.units[1].hosts[0]
     budget, clock = waiting(real, namespace)
-    assert budget.wait(asked_as(other), rollout, 3600, 10).may_start
-    assert PATIENCE_SECONDS < clock.passed < PATIENCE_SECONDS + 20
+    assert budget.wait(asked_as(other), rollout, limit, 10).may_start
+    assert patience < clock.passed < patience + 20
 
 
 def test_jobs_are_counted_by_what_restarts(real: RealApi, namespace: str) -> None:

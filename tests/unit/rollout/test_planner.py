@@ -143,6 +143,9 @@ class TestPlaces:
         assert order(rollout) == ["host h1"] and starting(decide(rollout, present(half_done={"h1"}))) == ["host h1"]
         kept = replace(small, half_done=True, kept=True)
         assert order(plan([kept, host("h2", clique="x", cordoned_by="ada")], closed, NOW)) == ["host h1"]
+        held = Refusal("driver.held", "it is held", "none", "free it")
+        refused = plan([replace(kept, refusal=held), host("h2", clique="x")], Policy(limit=Limit(2)), NOW).refused
+        assert refused["h2"].code == "rollout.unit_incomplete", "one that is refused keeps its clique as it is"
         rollout = plan([small, *hosts(4)[1:]], Policy(limit=Limit(2)), NOW)
         assert rollout.units[0].hosts != ("h1",) and rollout.units[0].place is Place.canary
         begun = present(in_progress=set(rollout.units[0].hosts), failed_before={"h1": "Xid 79"})

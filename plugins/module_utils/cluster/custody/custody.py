@@ -135,7 +135,7 @@ class Returning:
                else has, or lets the components back to it, and it is to offer then what it did when it was taken.
     unchanged: raises GpuOpsError where what is known of its host may be so no more; asked of a node that this run has
                not taken, once it has it, as nobody begins with it then.
-    opens:     whether a node is given back that another run has, or has left out of service. Else it stays as it is.
+    opens:     whether a node is given back that another run has out of service, or has left so. Else it stays as it is.
     """
 
     labels: NodePolicy = field(default_factory=NodePolicy)
@@ -258,7 +258,7 @@ class Custody:
             lease_is_there = self._holding.is_there(name)
         taken = _is_taken(node) or bool(lease_is_there)
         stays = not (act.opens or act.failures or act.was_taken)
-        if stays and (taken or says.was_cordoned_without_claim(node)):
+        if stays and (_is_taken(node) or says.was_cordoned_without_claim(node)):
             return self._left(node)
         # Whoever has freed a node by hand may have left its Machine
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
@@ -269,9 +269,10 @@ class Custody:
             return self._wanted(node)
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
-        if not (taken or forgotten or act.failures or act.was_taken):
+        if stays or not (taken or forgotten or act.failures or act.was_taken):
             with contextlib.suppress(_Taken):
-                proof = functools.partial(self._refuse_taken, name, act.uid)
+                # To one that is in service labels do no harm, whoever is about to take it: he takes them off again
+                proof = functools.partial(self._refuse_taken, name, act.uid, not stays)
                 done = change_node(self._cluster, name, _back(node, act), False, act.uid, node, proof)
                 return self._result("returned", node, before, done["notes"], done["diff"]["after"])
             if stays:
@@ -298,7 +299,7 @@ class Custody:
         return {**told, "changed": told["changed"] or forgotten}
 
     def _left(self, node: Object) -> Dict[str, Any]:
-        why = "node %s is left as it is: another run has it, or has left it out of service"
+        why = "node %s is left as it is: another run has it out of service, or has left it so"
         return self._result(LEFT, node, snapshot(node), [why % node["metadata"]["name"]])
 
     def _is_wanted(self, node: Object) -> bool:
@@ -323,8 +324,8 @@ class Custody:
             return ["the Lease of node %s is left to run out, and to the next run: %s" % (name, error.found)]
         return []
 
-    def _refuse_taken(self, name: str, uid: str) -> None:
-        if _is_taken(read_node(self._cluster, name, uid)) or self._holding.is_there(name):
+    def _refuse_taken(self, name: str, uid: str, also_held: bool) -> None:
+        if _is_taken(read_node(self._cluster, name, uid)) or (also_held and self._holding.is_there(name)):
             raise _Taken
 
     # On the way out of service
