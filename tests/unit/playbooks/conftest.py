@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Iterator
 
@@ -34,6 +35,12 @@ def api(tmp_path: Path) -> Iterator[Api]:
 @pytest.fixture
 def in_words(controller: Controller, api: Api) -> Hosts:
     return Hosts(controller, api)
+
+
+@pytest.fixture
+def now() -> datetime:
+    """In whole seconds, as the record of rollouts has its instants."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from cluster_objects import node
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Taking
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Refusal, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
     OpenRollout,
@@ -31,6 +33,7 @@ CHANGE, SMALL, NOTHING = planned(Plan(steps=(DRIVER,))), planned(Plan(steps=(FIL
 SICK = planned(Plan(), proof={}, validated=False)
 WELL: Dict[str, Any] = {"changed": False, "checks": []}
 BROKEN = {**WELL, "failed": True, "msg": "level 1 fails"}
+REFUSED = planned(Plan(refusals=(Refusal("driver.held", "the driver is held", "one that is not", "let it go"),)))
 
 
 def names(number: int) -> List[str]:
@@ -86,3 +89,12 @@ class Site:
         """The pool as the record has it, once it is changed so."""
         budget = Budget(self.client, namespace, DEFAULT_POOL, NodeReading(), lambda run: True)
         return budget.change(what).pool(DEFAULT_POOL)
+
+
+def left_by_a_dead_run(hosts: Hosts, now: datetime, seconds: int) -> Site:
+    """Two hosts; a run has taken the first one, has its place, and was killed. seconds: how long its word counts."""
+    site, run = Site(hosts, names(2)), custody.Run("a", "other")
+    site.record(lambda record: record.but(DEFAULT_POOL, held(
+        Slot("gpu-1", run.identity, now), seen=now, seconds=seconds)))
+    Custody(site.client, run, "gpuops", seconds, 0, str).take("gpu-1", Taking("maintenance"))
+    return site

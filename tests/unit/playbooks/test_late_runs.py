@@ -4,18 +4,30 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Dict, List
 
 import pytest
-from canned import ACTION, Hosts, planned
+from canned import ACTION, Hosts
 from documentation import returned, undocumented
-from sites import BROKEN, CHANGE, MODULE, NOTHING, SICK, SMALL, WELL, Site, held, names
+from sites import (
+    BROKEN,
+    CHANGE,
+    MODULE,
+    NOTHING,
+    REFUSED,
+    SICK,
+    SMALL,
+    WELL,
+    Site,
+    held,
+    left_by_a_dead_run,
+    names,
+)
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import leases
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
     FAILED,
@@ -81,20 +93,6 @@ class ActionModule(Real):
             client.patch("/api/v1/nodes/gpu-1", {"metadata": {"annotations": OURS}, "spec": {"unschedulable": True}})
         return super().answer(task_vars)
 """
-
-
-@pytest.fixture
-def now() -> datetime:
-    return datetime.now(timezone.utc).replace(microsecond=0)
-
-
-def left_by_a_dead_run(in_words: Hosts, now: datetime, seconds: int) -> Site:
-    """Two hosts; a run has taken the first one, has its place, and was killed. seconds: how long its word counts."""
-    site, run = Site(in_words, names(2)), custody.Run("a", "other")
-    site.record(lambda record: record.but(DEFAULT_POOL, held(
-        Slot("gpu-1", run.identity, now), seen=now, seconds=seconds)))
-    Custody(site.client, run, "gpuops", seconds, 0, str).take("gpu-1", Taking("maintenance"))
-    return site
 
 
 @pytest.mark.variation
@@ -246,9 +244,6 @@ def test_nor_is_one_that_another_run_has_come_to_once_that_was_seen(in_words: Ho
     told = " ".join(done.stdout.split())
     assert site.cordoned() == ["gpu-1"] and list(site.held()) == ["gpu-1"], done.stdout
     assert "run r@other " + why in told and "[cluster.node_changed_since]" in told, done.stdout
-
-
-REFUSED = planned(Plan(refusals=(Refusal("driver.held", "the driver is held", "one that is not", "let it go"),)))
 
 
 @pytest.mark.parametrize("then, is_opened, told", [

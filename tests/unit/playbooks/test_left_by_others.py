@@ -11,12 +11,12 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 import pytest
 from canned import ACTION, Hosts, planned
 from cluster_objects import pod
-from sites import BROKEN, CHANGE, NOTHING, SICK, SMALL, Site, held, names
+from sites import BROKEN, CHANGE, NOTHING, REFUSED, SICK, SMALL, Site, held, left_by_a_dead_run, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody, Returning, Taking
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Refusal, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Pool, Slot, ended
 
@@ -41,11 +41,6 @@ class Around(ActionModule):
 
 ActionModule = Around
 """
-
-
-@pytest.fixture
-def now() -> datetime:
-    return datetime.now(timezone.utc).replace(microsecond=0)
 
 
 def of_clique(told: Mapping[str, Any], name: str) -> Dict[str, Any]:
@@ -98,7 +93,9 @@ def test_what_failed_while_another_run_was_at_work_keeps_no_node_that_this_one_h
 
 
 @pytest.mark.variation
-def test_one_that_another_run_has_is_neither_kept_nor_tainted_for_that(in_words: Hosts, now: datetime) -> None:
+def test_one_that_another_run_has_is_neither_kept_nor_tainted_for_that(
+    in_words: Hosts, now: datetime, at_work: Any
+) -> None:
     site = Site(in_words, names(1))
     site.record(lambda record: record.but(DEFAULT_POOL, held(Slot("gpu-1", RUN.identity, now), seen=now)))
     other, over = Custody(site.client, RUN, "gpuops", 600, 0, str), threading.Event()
@@ -108,8 +105,7 @@ def test_one_that_another_run_has_is_neither_kept_nor_tainted_for_that(in_words:
         while not over.wait(1):
             other.renew("gpu-1")
 
-    thread = threading.Thread(target=renews)
-    thread.start()
+    thread = at_work(renews)
     try:
         done = site.run({"gpu_plan": NOTHING}, gpu_startup_taint="example.com/new", gpu_startup_taint_on_failure=True,
                         node_maintenance_wait_timeout=3)
@@ -151,10 +147,7 @@ def test_nobody_waits_for_the_place_of_one_that_stays_out_for_its_checks(
 
 @pytest.mark.variation
 def test_nor_for_that_of_one_that_is_lost_while_it_is_opened(in_words: Hosts, now: datetime) -> None:
-    site = Site(in_words, names(2))
-    site.record(lambda record: record.but(DEFAULT_POOL, held(
-        Slot("gpu-1", RUN.identity, now - timedelta(hours=1)), seen=now - timedelta(hours=1), seconds=1)))
-    Custody(site.client, RUN, "gpuops", 1, 0, str).take("gpu-1", Taking("maintenance"))
+    site = left_by_a_dead_run(in_words, now - timedelta(hours=1), seconds=1)
     done = site.run({"gpu-1": {"gpu_plan": [CHANGE, NOTHING, SICK], "gpu_validation": GONE},
                      "gpu-2": {"gpu_plan": CHANGE}}, "--forks", "1", gpu_rollout_timeout=600,
                     gpu_rollout_max_unreachable=1)
@@ -220,11 +213,8 @@ def test_what_fails_after_another_run_has_given_it_back_keeps_it(
     assert done.returncode == 2 and site.cordoned() == ["gpu-1"], done.stdout
 
 
-HELD = planned(Plan(refusals=(Refusal("driver.held", "the driver is held", "one that is not", "let it go"),)))
-
-
 @pytest.mark.parametrize("mate, options", [
-    (HELD, []), pytest.param(CHANGE, [], marks=pytest.mark.variation),
+    (REFUSED, []), pytest.param(CHANGE, [], marks=pytest.mark.variation),
     pytest.param(CHANGE, ["--limit", "gpu-1"], marks=pytest.mark.variation)],
     ids=["its mate is refused", "larger than the limit", "its mate is no host of the run"])
 def test_one_that_needs_nothing_is_opened_whatever_becomes_of_its_clique(
