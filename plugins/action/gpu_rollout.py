@@ -22,11 +22,12 @@ from ..module_utils.cluster.custody import leases
 from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.cluster.custody.surroundings import MarksInLists
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.plan import Disruption
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
 from ..module_utils.rollout.change import REPAIR, repairs
-from ..module_utils.rollout.hosts import Known, aim_of, host_of
+from ..module_utils.rollout.hosts import Known, aim_of, allowed_later, host_of
 from ..module_utils.rollout.model import Cause, Decision, Host, Rollout, Unit, some
 from ..module_utils.rollout.planner import closed_now, decide, failed_before, plan
 from ..module_utils.rollout.policy import COLLECTIONS, OPTIONS, policy_of
@@ -421,14 +422,17 @@ class ActionModule(ClusterAction):
                     self._told_whole(each, options, rollout.hosts[self._host].node) for each in answer.refusals]
         unit = rollout.unit_of(self._host)
         has_place = answer.may_start and unit is not None
+        state = budget.seen(rollout.hosts[self._host].node)
+        is_small = unit is None or rollout.hosts[self._host].is_out_anyway
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
             "waiting": answer.waiting.to_dict() if answer.waiting is not None else {},
             "refusals": [each.to_dict() for each in refusals],
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
-            "taken": has_place and budget.is_taken(rollout.hosts[self._host].node),
-            "small": unit is None or rollout.hosts[self._host].is_out_anyway,
+            "taken": has_place and state is not None and state.ours,
+            "small": is_small,
+            "allowed_later": allowed_later(is_small, state).name,
             "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -531,8 +535,11 @@ class ActionModule(ClusterAction):
         if options["state"] != START:
             return {"changed": False}
         rollout, began = Rollout.from_dict(planned["rollout"]), datetime.now(timezone.utc)
-        refusal = rollout.refused.get(self._host)
-        waiting = None if refusal is not None else closed_now(rollout, self._host, began)
+        refusal, is_small = rollout.refused.get(self._host), self._host in rollout.beside
+        closed = closed_now(rollout, self._host, began)
+        waiting = None if refusal is not None or is_small else closed
+        # A reboot waits for the window that the rest needs none of
+        later = Disruption.driver_reload if is_small and closed is not None else Disruption.reboot
         last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
         while waiting is not None and waiting.until is not None and waiting.until <= last:
             self._tell(waiting.why)
@@ -540,7 +547,8 @@ class ActionModule(ClusterAction):
                                     (waiting.until - datetime.now(timezone.utc)).total_seconds())))
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
         return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
-                "small": self._host in rollout.beside,
+                "small": is_small,
+                "allowed_later": later.name,
                 "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],

@@ -413,6 +413,16 @@ small:
       clique was looked at for more than that.
   returned: with O(state=start)
   type: bool
+allowed_later:
+  description:
+    - The most disturbing class of what may be done by the same turn once the loaded driver has told what could not be
+      planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. C(reboot) for a host that has
+      a place, and for a node that has not taken work yet. Else C(driver_reload), as GPUs without a driver are at work
+      for nobody, or C(service_restart) where the cluster has seen GPUs of the node, so that pods may come to them.
+    - Of a host that is in no cluster, C(reboot) while its window is open.
+  returned: with O(state=start)
+  type: str
+  sample: reboot
 together:
   description:
     - The other hosts of its unit that have their places with it, for

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from ..core.errors import GpuOpsError
+from ..core.quantities import is_gpu
 from ..core.times import epoch
 from ..core.waiting import wait_for
 from ..rollout.budget import (
@@ -172,10 +173,9 @@ class Budget:
         """The Nodes with GPUs, and those of these names, by one list; and those that hold a place of the pool."""
         return self._with_held(self._listed(names), pool)
 
-    def is_taken(self, node: str) -> bool:
-        """Whether a run of ours had a node out of service when the Nodes were last listed for a question."""
-        state = self._seen.nodes.get(node)
-        return state is not None and state.ours
+    def seen(self, node: str) -> Optional[NodeState]:
+        """A node as it was when the Nodes were last listed for a question; None where there was none."""
+        return self._seen.nodes.get(node)
 
     def _listed(self, names: Collection[str]) -> Dict[str, NodeState]:
         found = list(self._client.items(NODES, keep=lambda node: node_state(node, self._reading, names),
@@ -609,7 +609,10 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
         marks=tuple(map(str, marks)),
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
-        clique=str(facts["clique"] or ""), unhealthy=unhealthy)
+        clique=str(facts["clique"] or ""), unhealthy=unhealthy,
+        # A product is told by a driver, and our label comes when a node is given back
+        had_gpus=bool(facts["product"]) or "nvidia.com/gpu.present" in facts["our_labels"]
+        or any(map(is_gpu, facts["capacity"])))
 
 
 def _who_cordoned(node: Mapping[str, Any], held: Optional[str]) -> str:

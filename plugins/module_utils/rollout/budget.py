@@ -225,6 +225,7 @@ class NodeState:
     in_service:  False for one that has not taken work yet.
     unhealthy:   what is wrong with its GPUs as far as the Node tells, '' nothing.
     of_pool:     False for a host's Node that the selector of the pool does not name. It counts all the same.
+    had_gpus:    whether the cluster has seen GPUs at work there: pods may come to them as soon as the driver is loaded.
     """
 
     name: str
@@ -239,6 +240,7 @@ class NodeState:
     clique: str = ""
     unhealthy: str = ""
     of_pool: bool = True
+    had_gpus: bool = False
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,19 @@ def host_of(
     return replace(host, refusal=host.refusal or interrupted(host)) if is_interrupted else host
 
 
+def allowed_later(is_small: bool, state: Optional[NodeState]) -> Disruption:
+    """The most that may be done by a host's turn of what only its loaded driver tells, once that is loaded.
+
+    Nobody could know of it when the turn was given. Whoever has a place has it for all of it, and nobody has to be
+    spared on a node that has not taken work yet. Beside that a GPU whose driver was not loaded is at work for nobody,
+    while a reboot ends the work of others; and where the cluster knows the GPUs of a node in service, pods come to them
+    as soon as there is a driver.
+    """
+    if not is_small or state is None or not state.in_service:
+        return Disruption.reboot
+    return Disruption.service_restart if state.had_gpus and not state.ours else Disruption.driver_reload
+
+
 def aim_of(hosts: Iterable[Host]) -> str:
     """What runs have in common that bring hosts to the same. Those count too where nothing is left to be done: who goes
     on where a run has ended has its aim."""

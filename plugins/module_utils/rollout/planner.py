@@ -114,9 +114,7 @@ def decide_again(rollout: Rollout, present: Present, unit: Unit) -> Decision:
 
 
 def closed_now(rollout: Rollout, name: str, now: datetime) -> Optional[Waiting]:
-    """What a host waits for that no budget limits: its window. None where that is open, or it waits for nobody."""
-    if name in rollout.beside:
-        return None
+    """What a host waits for that no budget limits: its window. None where that is open."""
     answer = _Clock(rollout.hosts, rollout.policy, now).answer([name])
     if answer.allowed:
         return None

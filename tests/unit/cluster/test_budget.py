@@ -220,7 +220,9 @@ def test_who_asks_again_is_told_of_a_node_that_was_taken_since(real: RealApi, na
     assert budget_of(real.client(), namespace).ask(asking("h0"), rollout).may_start
     for taken in (False, True):
         budget = budget_of(real.client(), namespace)
-        assert budget.ask(asking("h0"), rollout).may_start and budget.is_taken("n0") is taken
+        assert budget.ask(asking("h0"), rollout).may_start
+        there = budget.seen("n0")
+        assert there is not None and there.ours is taken
         Custody(real.client(), Run("a", "ctrl"), namespace, 60, 0, str).take("n0", Taking())
 
 
@@ -689,6 +691,14 @@ TAINT = "gpuops.nvidia.com/not-ready"
      NodeState("n", domain="z1")),
     ({"labels": {"nvidia.com/gpu.clique": "c.1"}}, NodeState("n", domain="z1", clique="c.1")),
     ({"labels": {"nvidia.com/gpu.present": ""}}, None),
+    ({"status": {**node("n")["status"], "capacity": {"nvidia.com/mig-1g.10gb": "0"}}},
+     NodeState("n", domain="z1", had_gpus=True)),
+    ({"status": {**node("n")["status"], "capacity": {"nvidia.com/rdma": "0"}}}, NodeState("n", domain="z1")),
+    ({"labels": {"nvidia.com/gpu.product": "NVIDIA-H200"}}, NodeState("n", domain="z1", had_gpus=True)),
+    ({"annotations": {"gpuops.nvidia.com/labels": '{"nvidia.com/gpu.present": "true"}'}},
+     NodeState("n", domain="z1", had_gpus=True)),
+    ({"annotations": {"gpuops.nvidia.com/labels": '{"nvidia.com/mig.config.state": "failed"}'}},
+     NodeState("n", domain="z1")),
 ])
 def test_what_a_node_says(change: Dict[str, Any], state: Optional[NodeState]) -> None:
     read = {**node("n"), **{name: part for name, part in change.items() if name in ("spec", "status")}}

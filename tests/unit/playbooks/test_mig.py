@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any, Mapping
 
 import pytest
 from canned import Hosts, planned
@@ -124,6 +125,52 @@ class TestWhatTheNodeSays:
         labelled.api.state.nodes = [node("gpu-1")]
         labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, mig_label="all-balanced")
         assert labelled.label(STATE) is None
+
+
+class TestWhatOnlyTheDriverTells:
+    """To load a driver takes nobody's work away, and asks for no place."""
+
+    FIRST = planned(Plan(steps=(PACKAGES,), waiting=("mig",), complete=False))
+    SEEN = {"capacity": {"nvidia.com/gpu": "0"}}
+    JOINS = {"taints": [{"key": "example.com/new", "effect": "NoSchedule"}]}
+
+    @pytest.mark.parametrize("there, needs, is_done", [
+        (SEEN, Disruption.gpu_reset, False), (SEEN, Disruption.service_restart, True),
+        ({}, Disruption.gpu_reset, True), ({}, Disruption.reboot, False),
+        pytest.param({**JOINS, **SEEN}, Disruption.reboot, True, marks=pytest.mark.variation),
+        pytest.param(JOINS, Disruption.reboot, True, marks=pytest.mark.variation),
+    ])
+    def test_is_done_in_the_same_run_where_it_harms_nobody(
+        self, in_words: Hosts, there: Mapping[str, Any], needs: Disruption, is_done: bool
+    ) -> None:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **there)]
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=needs),)), Disruption.reboot)
+        told = in_words.site({"gpu_plan": [self.FIRST, self.FIRST, rest]}, gpu_mig_labels=True,
+                             gpu_allowed_disruption="reboot", gpu_startup_taint="example.com/new")
+        assert "failed=0" in told and in_words.calls("gpu_plan") == 3, told
+        words = "steps of class %s are more than this turn was given for: mig" % needs.name
+        assert (words in " ".join(told.split())) != is_done, told
+        assert in_words.calls("mig") == (2 if is_done else 1), told
+        assert in_words.label(STATE) == ("success" if is_done else "pending"), told
+        assert "unschedulable" not in in_words.api.state.nodes[0]["spec"], told
+
+    @pytest.mark.variation
+    def test_has_a_turn_of_its_own_with_the_next_run(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
+        in_words.api.state.pods = [pod("trainer")]
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        canned = {"gpu_plan": [self.FIRST, self.FIRST, rest]}
+        in_words.site(canned, gpu_mig_labels=True)
+        assert in_words.api.state.pods
+        told = in_words.site(canned, gpu_mig_labels=True)
+        assert not in_words.api.state.pods and in_words.label(STATE) == "success" and "failed=0" in told, told
+
+    def test_is_done_by_a_turn_that_has_a_place(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
+        first = planned(Plan(steps=(replace(PACKAGES, disruption=Disruption.driver_reload),), waiting=("mig",)))
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        told = in_words.site({"gpu_plan": [first, first, rest]}, gpu_mig_labels=True)
+        assert "failed=0" in told and in_words.calls("mig") == 2 and in_words.label(STATE) == "success", told
 
 
 @pytest.mark.parametrize("labels, given, layout", [

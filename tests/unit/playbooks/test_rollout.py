@@ -345,6 +345,20 @@ def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller)
     assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
 
 
+@pytest.mark.parametrize("is_frozen, class_, most", [
+    (False, "service_restart", "reboot"), (True, "service_restart", "driver_reload"),
+    (False, "driver_reload", "reboot")])
+def test_a_reboot_that_the_driver_asks_for_waits_for_the_window_in_no_cluster_too(
+    controller: Controller, is_frozen: bool, class_: str, most: str
+) -> None:
+    freezes = [{"from": "2020-01-01", "to": "2090-01-01", "reason": "moving", "zone": "UTC"}] if is_frozen else []
+    tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout"},
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0}}]
+    [_planned, [started]] = controller.tasks(tasks, hosts=names(1), variables={
+        "gpu_planned": planned(disruption=class_), "gpu_rollout_freezes": freezes})
+    assert started["started"] and started["allowed_later"] == most, started
+
+
 def test_an_order_beside_a_cluster_that_is_away_is_not_alone(controller: Controller) -> None:
     """People could not tell of which hosts it is."""
     own = of_hosts(controller, {"gpu-0": {"gpu_cluster_kubeconfig": "/nowhere/config"}})

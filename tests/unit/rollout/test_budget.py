@@ -52,7 +52,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     written,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import REPAIR
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import Known, aim_of, host_of, job_groups
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.hosts import (
+    Known,
+    aim_of,
+    allowed_later,
+    host_of,
+    job_groups,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import (
     Cause,
     Host,
@@ -1522,6 +1528,20 @@ class TestSharedWords:
         room.begin("h1")
         room.end("h1", outcome, reason="x" * 10 ** 6)
         assert len(written(room.record)) < 3000 and "xxx ..." in written(room.record)
+
+
+@pytest.mark.parametrize("is_small, state, most", [
+    (False, NodeState("n", had_gpus=True), Disruption.reboot),
+    (True, None, Disruption.reboot),
+    (True, NodeState("n", in_service=False, had_gpus=True), Disruption.reboot),
+    (True, NodeState("n"), Disruption.driver_reload),
+    (True, NodeState("n", ours=True, had_gpus=True), Disruption.driver_reload),
+    (True, NodeState("n", had_gpus=True), Disruption.service_restart),
+])
+def test_what_only_the_loaded_driver_tells_harms_nobody(
+    is_small: bool, state: Optional[NodeState], most: Disruption
+) -> None:
+    assert allowed_later(is_small, state) is most
 
 
 class TestHosts:

@@ -631,13 +631,13 @@ class TestNow:
         assert starting(decide(rollout, present(unhealthy={"h3": "Xid"}))) == []
         assert len(starting(decide(rollout, present()))) == 1
 
-    def test_what_disturbs_nobody_waits_for_no_window_in_no_cluster_either(self) -> None:
+    def test_a_host_of_no_cluster_has_its_window(self) -> None:
         freeze = {"from": "2026-06-30", "to": "2026-07-05", "reason": "end of quarter", "zone": "UTC"}
-        rollout = rollout_of([host("h1", node="", disruption=Disruption.service_restart), host("h2", node="")],
-                             policy_of({"freezes": [freeze]}))
-        waiting = closed_now(rollout, "h2", NOW)
-        assert waiting is not None and waiting.cause is Cause.window
-        assert closed_now(rollout, "h1", NOW) is None
+        fleet = [host("h1", node="", disruption=Disruption.service_restart), host("h2", node="")]
+        for name in ("h1", "h2"):
+            waiting = closed_now(rollout_of(fleet, policy_of({"freezes": [freeze]})), name, NOW)
+            assert waiting is not None and waiting.cause is Cause.window and waiting.unit.hosts == (name,)
+            assert closed_now(rollout_of(fleet), name, NOW) is None
 
     def test_the_window_is_asked_at_each_start_with_the_expected_end(self) -> None:
         policy = policy_of({"limit": 9, "canaries": "none", "windows": [
