@@ -416,10 +416,13 @@ small:
 allowed_later:
   description:
     - The most disturbing class of what may be done by the same turn once the loaded driver has told what could not be
-      planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. C(reboot) for a host that has
-      a place, and for a node that has not taken work yet. Else C(driver_reload), as GPUs without a driver are at work
-      for nobody, or C(service_restart) where the cluster has seen GPUs of the node, so that pods may come to them.
-    - Of a host that is in no cluster, C(reboot) while its window is open.
+      planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. Where the node is taken out
+      of service for what was planned, it is for all of that.
+    - C(reboot) for a node that has not taken work yet, and for one that a run has left out of service where the turn
+      is not RV(small). Else C(driver_reload), as GPUs without a driver are at work for nobody, or
+      C(service_restart) where the cluster has seen GPUs of a node in service, so that pods may come to them.
+    - Of a host that is in no cluster, C(driver_reload) where it is RV(small) and its window is closed, else
+      C(reboot).
   returned: with O(state=start)
   type: str
   sample: reboot

@@ -84,12 +84,13 @@ def host_of(
 def allowed_later(is_small: bool, state: Optional[NodeState]) -> Disruption:
     """The most that may be done by a host's turn of what only its loaded driver tells, once that is loaded.
 
-    Nobody could know of it when the turn was given. Whoever has a place has it for all of it, and nobody has to be
-    spared on a node that has not taken work yet. Beside that a GPU whose driver was not loaded is at work for nobody,
-    while a reboot ends the work of others; and where the cluster knows the GPUs of a node in service, pods come to them
-    as soon as there is a driver.
+    Nobody could know of it when the turn was given, and what a node is taken out of service for allows all of it. So
+    does a turn that had to wait for its place and its window where a run has left the node out of service, and a node
+    that has not taken work yet. Beside that a GPU whose driver was not loaded is at work for nobody, while a reboot
+    ends the work of others; and where the cluster knows the GPUs of a node in service, pods come to them as soon as
+    there is a driver.
     """
-    if not is_small or state is None or not state.in_service:
+    if state is None or not state.in_service or (state.ours and not is_small):
         return Disruption.reboot
     return Disruption.service_restart if state.had_gpus and not state.ours else Disruption.driver_reload
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Mapping
 
 import pytest
 from canned import Hosts, planned
 from cluster_objects import node, pod
 from controller import VARIABLES, Controller
+from sites import Site, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Pool, Slot
 
 LAYOUT, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 MODE = Step("mig", "mig.mode", "0000:17:00.0", "GPU 0 is to be divided.", Disruption.reboot)
@@ -165,7 +168,19 @@ class TestWhatOnlyTheDriverTells:
         told = in_words.site(canned, gpu_mig_labels=True)
         assert not in_words.api.state.pods and in_words.label(STATE) == "success" and "failed=0" in told, told
 
-    def test_is_done_by_a_turn_that_has_a_place(self, in_words: Hosts) -> None:
+    @pytest.mark.variation
+    def test_is_left_where_somebody_has_opened_what_a_dead_run_had_begun_with(
+        self, in_words: Hosts, now: datetime
+    ) -> None:
+        site = Site(in_words, names(1))
+        site.record(lambda record: record.but(DEFAULT_POOL, Pool("1", slots={"gpu-1": Slot("gpu-1", "a@other", now)})))
+        in_words.api.state.nodes[0]["metadata"]["labels"] = {LAYOUT: "all-balanced"}
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        told = in_words.site({"gpu_plan": [self.FIRST, self.FIRST, rest]}, gpu_mig_labels=True, gpu_components=[])
+        assert "failed=0" in told and in_words.calls("mig") == 1 and in_words.label(STATE) == "pending", told
+        assert site.held() == {} and site.cordoned() == []
+
+    def test_is_done_on_a_node_that_was_taken_out_of_service(self, in_words: Hosts) -> None:
         in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
         first = planned(Plan(steps=(replace(PACKAGES, disruption=Disruption.driver_reload),), waiting=("mig",)))
         rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))

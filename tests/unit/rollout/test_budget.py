@@ -1531,7 +1531,8 @@ class TestSharedWords:
 
 
 @pytest.mark.parametrize("is_small, state, most", [
-    (False, NodeState("n", had_gpus=True), Disruption.reboot),
+    (False, NodeState("n", ours=True, had_gpus=True), Disruption.reboot),
+    (False, NodeState("n", had_gpus=True), Disruption.service_restart),
     (True, None, Disruption.reboot),
     (True, NodeState("n", in_service=False, had_gpus=True), Disruption.reboot),
     (True, NodeState("n"), Disruption.driver_reload),
