@@ -402,18 +402,19 @@ class ActionModule(ClusterAction):
         planned = _planned_of(options["planned"], self._host) or {}
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
-        def asking(read: Read, now: datetime, patience_is_over: bool) -> Asking:
+        def asking(read: Read, now: datetime) -> Asking:
             is_alive.look(lambda: read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
-                          unreachable, options["signs"], patience_is_over,
-                          timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE), options["lease_seconds"],
-                          frozenset(options["untold"]), frozenset(options["unwell"]))
+                          unreachable, options["signs"],
+                          beat=timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE),
+                          seconds=options["lease_seconds"], untold=frozenset(options["untold"]),
+                          unwell=frozenset(options["unwell"]))
 
         began = datetime.now(timezone.utc)
         if check_mode:
             record = budget.read()
             nodes = budget.nodes([host.node for host in rollout.of_run.values()], record.pool(options["pool"]))
-            answer = records.asked(record, options["pool"], asking(lambda: record, budget.now(), False), rollout, nodes,
+            answer = records.asked(record, options["pool"], asking(lambda: record, budget.now()), rollout, nodes,
                                    is_alive)
         else:
             answer = budget.wait(asking, rollout, options["timeout"], options["interval"], self._tell)
@@ -535,11 +536,11 @@ class ActionModule(ClusterAction):
         if options["state"] != START:
             return {"changed": False}
         rollout, began = Rollout.from_dict(planned["rollout"]), datetime.now(timezone.utc)
-        refusal, is_small = rollout.refused.get(self._host), self._host in rollout.beside
-        closed = closed_now(rollout, self._host, began)
+        refusal, closed = rollout.refused.get(self._host), closed_now(rollout, self._host, began)
+        # There is nothing but its window that it could have had to wait for
+        is_small = self._host in rollout.beside and closed is not None
         waiting = None if refusal is not None or is_small else closed
-        # A reboot waits for the window that the rest needs none of
-        later = Disruption.driver_reload if is_small and closed is not None else Disruption.reboot
+        later = Disruption.driver_reload if is_small else Disruption.reboot
         last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
         while waiting is not None and waiting.until is not None and waiting.until <= last:
             self._tell(waiting.why)

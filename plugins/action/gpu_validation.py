@@ -31,8 +31,9 @@ class ActionModule(CapabilityAction):
     """
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
+        began = time.time()
         with environment(environment_of(self)):
-            return super().run(tmp, task_vars)
+            return {**super().run(tmp, task_vars), "began": began}
 
     def _given(self, task_vars: Any) -> Dict[str, Any]:
         if self._task.args.get(HOSTS) is not None:

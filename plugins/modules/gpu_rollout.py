@@ -410,7 +410,7 @@ taken:
 small:
   description:
     - Whether it was let begin as one whose change takes no work away from it, so that no place, window, canary or
-      clique was looked at for more than that.
+      clique was looked at for more than that. Of a host that is in no cluster, only while its window is closed.
   returned: with O(state=start)
   type: bool
 allowed_later:
@@ -421,8 +421,7 @@ allowed_later:
     - C(reboot) for a node that has not taken work yet, and for one that a run has left out of service where the turn
       is not RV(small). Else C(driver_reload), as GPUs without a driver are at work for nobody, or
       C(service_restart) where the cluster has seen GPUs of a node in service, so that pods may come to them.
-    - Of a host that is in no cluster, C(driver_reload) where it is RV(small) and its window is closed, else
-      C(reboot).
+    - Of a host that is in no cluster, C(driver_reload) where it is RV(small), else C(reboot).
   returned: with O(state=start)
   type: str
   sample: reboot

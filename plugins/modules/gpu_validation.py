@@ -287,6 +287,10 @@ checks:
       description: What to do, empty when the check passed.
       type: str
       returned: always
+began:
+  description: When it was begun with, in seconds since the epoch by the controller's clock.
+  returned: always
+  type: float
 controller_only:
   description: Whether nothing was checked on the host itself.
   returned: with the scope V(cluster)

@@ -330,26 +330,26 @@ class Budget:
         self.change(lambda record: given_back(record, self._pool, asking.run, answer.before))
 
     def wait(
-        self, asking_at: Callable[[Read, datetime, bool], Asking], rollout: Rollout, limit: float, pause: float,
+        self, asking_at: Callable[[Read, datetime], Asking], rollout: Rollout, limit: float, pause: float,
         tell: Tell = lambda why: None,
     ) -> Answer:
         """The same, asked again until the host may start, asking is of no use, or the time is over.
 
         An API server that is away meanwhile is waited for as well, for OUTAGE_SECONDS where there is less time left.
 
-        asking_at:    of the record, the instant, and whether patience is over.
+        asking_at:    of the record and the instant; how long it has waited is known here.
         limit, pause: seconds.
         tell:         what the host waits for, whenever that is something else than before.
         """
         began = self._clock()
         told: List[Tuple[str, str]] = []
         since: Dict[Cause, datetime] = {}
-
-        patience = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, limit / 2))
+        patience = timedelta(seconds=min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, limit / 2)))
 
         def asked_once() -> Answer:
             read = functools.lru_cache(maxsize=None)(self.read)
-            asking = asking_at(read, self.now(), self._clock() - began > patience)
+            waited = timedelta(seconds=self._clock() - began)
+            asking = replace(asking_at(read, self.now()), waited=waited, patience=patience)
             is_last = self._clock() - began >= limit
             as_seen = None if is_last else self._as_seen(
                 read, asking, rollout, min(LIST_SECONDS, PAUSES_OF_A_LIST * pause))
@@ -545,8 +545,9 @@ def _why_not_kept(record: Record, node: str, since: datetime, met: Met) -> str:
         return ""
     if met.ended:
         return "a run had node %s when its host failed, and has let it go since" % node
-    done = [(name, opened.done[node]) for name, pool in record.pools.items() for opened in (pool.rollout, pool.last)
-            if opened is not None and opened.done.get(node, since) > since]
+    done = [(name, over[node]) for name, pool in record.pools.items() for over in (
+        *(opened.done for opened in (pool.rollout, pool.last) if opened is not None), pool.repaired)
+            if over.get(node, since) > since]
     return "".join("node %s was changed in pool %s, and given back at %s, after its host was looked at" % (
         node, name, instant_text(at)) for name, at in done[:1])
 

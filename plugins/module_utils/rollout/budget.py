@@ -46,6 +46,8 @@ REASON = 500
 FAILURES = 3
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
+# How long what repairs have given back is remembered: longer than anybody looks at a fleet before he acts upon it
+REPAIRED = timedelta(days=1)
 PROOFS = 200
 _POOL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -182,6 +184,7 @@ class Pool:
     last:                the rollout that was closed last, while none is open but one that repairs: hosts that are
                          repaired have nothing in common.
     signs:               {node: what was found of it after its last change}, of those of which something was.
+    repaired:            {node: when it was given back} by repairs that are closed, within a day.
     """
 
     limit: str = ""
@@ -194,6 +197,7 @@ class Pool:
     canaries: Mapping[str, Claim] = field(default_factory=dict)
     last: Optional[OpenRollout] = None
     signs: Signs = field(default_factory=dict)
+    repaired: Mapping[str, datetime] = field(default_factory=dict)
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
@@ -253,7 +257,8 @@ class Asking:
                       nothing of that is written down.
     signs:            what was found of hosts, beside what the Nodes tell; see health.py. Of changed ones the record
                       has it, too.
-    patience_is_over: whether it has waited long enough for canaries that do not ask.
+    patience:         how long canaries that do not ask are waited for, by it, or by its run before it.
+    waited:           how long it has.
     beat:             after how long its run says once more that it is at work.
     seconds:          how long that counts; 0 leaves it to whoever looks.
     unwell:           hosts of the run that need nothing and have failed their checks: what is out of service of them
@@ -267,7 +272,8 @@ class Asking:
     now: datetime
     unreachable: FrozenSet[str] = frozenset()
     signs: Signs = field(default_factory=dict)
-    patience_is_over: bool = False
+    patience: timedelta = timedelta.max
+    waited: timedelta = timedelta(0)
     beat: timedelta = BEAT
     seconds: int = 0
     untold: FrozenSet[str] = frozenset()
@@ -569,17 +575,26 @@ def _is_of(opened: OpenRollout, slot: Optional[Slot], run: str) -> bool:
 def closed(record: Record, pool_name: str, run: str) -> Record:
     """Without a run: what it has not begun is free, what it has begun and not ended is the next run's to take over."""
     pool = record.pool(pool_name)
-    opened, last = pool.rollout, pool.last
+    opened, last, repaired = pool.rollout, pool.last, pool.repaired
     if opened is not None and run in opened.runs:
         opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
         if not opened.runs:
-            opened, last = None, _last(pool, opened)
-    return record.but(pool_name, replace(_without(pool, lambda name: name == run), rollout=opened, last=last))
+            opened, last, repaired = None, _last(pool, opened), _repaired(pool, opened)
+    return record.but(pool_name, replace(
+        _without(pool, lambda name: name == run), rollout=opened, last=last, repaired=repaired))
 
 
 def _last(pool: Pool, over: Optional[OpenRollout]) -> Optional[OpenRollout]:
     """What others go by, where a rollout is over."""
     return pool.last if over is None or over.aim == REPAIR else over
+
+
+def _repaired(pool: Pool, over: Optional[OpenRollout]) -> Mapping[str, datetime]:
+    """With what a rollout that repairs has given back, once it is over."""
+    if over is None or over.aim != REPAIR or not over.done:
+        return pool.repaired
+    since = max(over.done.values()) - REPAIRED
+    return {node: at for node, at in {**pool.repaired, **over.done}.items() if at > since}
 
 
 def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
@@ -686,7 +701,7 @@ def as_opened(pool: Pool, aim: str, now: datetime, runs: Mapping[str, Run]) -> P
     changed counts where it is of the same aim, as changed before."""
     last = _last(pool, pool.rollout)
     before = {**last.before, **last.done} if last is not None and last.aim == aim != REPAIR else {}
-    return replace(pool, limit="", domain_limit="", claims={}, canaries={},
+    return replace(pool, limit="", domain_limit="", claims={}, canaries={}, repaired=_repaired(pool, pool.rollout),
                    rollout=OpenRollout(aim, now, runs, before=before))
 
 
@@ -978,8 +993,14 @@ def _present(
         passed=frozenset(passed), proving=proving, disproved=frozenset(disproved), soaking=soaking, watched=watched,
         claims={part: claim.unit for part, claim in pool.claims.items() if _counts(claim, now)},
         canaries=frozenset(name for name, claim in pool.canaries.items() if _counts(claim, now)),
-        patience_is_over=asking.patience_is_over,
+        patience_is_over=_waited(opened, asking) >= asking.patience,
     )
+
+
+def _waited(opened: OpenRollout, asking: Asking) -> timedelta:
+    """Hosts come one after another where there are many: none of them waits anew for what its run has waited for."""
+    us = opened.runs.get(asking.run)
+    return asking.waited if us is None else max(asking.waited, asking.now - us.since)
 
 
 def _with(slots: Mapping[str, Slot], changes: Mapping[str, Optional[Slot]]) -> Dict[str, Slot]:
@@ -1065,6 +1086,7 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
         "seconds": {kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
         "last": _read_rollout(data.get("last")),
         "signs": {node: tuple(found) for node, found in data.get("signs", {}).items()},
+        "repaired": _read_instants(data.get("repaired", {})),
     })
     # Refused as the record's: where they are refused later, they look as if the user had set them
     _limits_of(pool)

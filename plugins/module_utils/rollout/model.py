@@ -280,7 +280,7 @@ class Present:
     watched:          {Host.proof: until when the canary that is to prove it is watched}.
     claims:           {part of the fleet: the unit that waits for places there before all others}.
     canaries:         units that are canaries, wait for what ends by itself, and have asked lately.
-    patience_is_over: whether a host that asks has waited long enough for canaries that do not ask.
+    patience_is_over: whether canaries that do not ask were waited for long enough.
     since:            what Decision.since told before: so waits keep the instant of their beginning.
     """
 

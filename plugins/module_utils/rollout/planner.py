@@ -562,9 +562,11 @@ class _Standing:
 
     def _canary_awaited(self) -> Optional[Tuple[Cause, str]]:
         """Why the first canary that has not gone well yet keeps others waiting. One that asks is waited for, however
-        long."""
+        long, and none whose window is closed: of its kind another one that may begin is the canary."""
         present = self._present
         for unit in self._canaries():
+            if (present.in_progress | present.done).isdisjoint(unit.hosts) and self._closed(unit) is not None:
+                continue
             for name in unit.hosts:
                 if name in present.unhealthy or (name in present.in_progress and name not in present.soaking):
                     cause, why = self._not_over(name)

@@ -561,6 +561,15 @@ class TestReturning:
         assert bed.give_back("a", opens=False)["custody"] == "returned" and bed.holder() == "b@ctrl-1"
         assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
 
+    def test_what_somebody_has_opened_since_a_run_has_died_is_in_service(self, bed: Bed) -> None:
+        bed.take("dead")
+        bed.uncordon()
+        # Of that run nobody knows yet that it is no more
+        assert bed.give_back("a", opens=False)["custody"] == "left"
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        assert bed.give_back("a", opens=False)["custody"] == "returned"
+        assert bed.is_open() and bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
+
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")
         told = bed.give_back("a", "GPU 3 fell off the bus", "no allocatable GPU")

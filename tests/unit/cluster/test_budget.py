@@ -102,12 +102,12 @@ def budget_of(client: Client, namespace: str, dead: Sequence[str] = (), **more: 
     return Budget(client, namespace, POOL, NodeReading(), lambda run: run not in dead, **more)
 
 
-def asking(host: str, run: str = "a", now: Optional[datetime] = None, patience: bool = False) -> Asking:
-    return Asking(host, run, "controller", "x", now or datetime.now(timezone.utc), patience_is_over=patience)
+def asking(host: str, run: str = "a", now: Optional[datetime] = None) -> Asking:
+    return Asking(host, run, "controller", "x", now or datetime.now(timezone.utc))
 
 
-def asked_as(host: str, run: str = "a") -> Callable[[Read, datetime, bool], Asking]:
-    return lambda read, now, over: asking(host, run, now, over)
+def asked_as(host: str, run: str = "a") -> Callable[[Read, datetime], Asking]:
+    return lambda read, now: asking(host, run, now)
 
 
 def finish(budget: Budget, name: str, run: str, outcome: str = DONE) -> None:
@@ -345,11 +345,11 @@ def test_what_ends_meanwhile_ends_the_wait(real: RealApi, namespace: str) -> Non
     budget, clock = waiting(real, namespace)
     asked = []
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         asked.append(now)
         if len(asked) == 3:
             finish(other, "n0", "a")
-        return asking("h1", "a", now, over)
+        return asking("h1", "a", now)
 
     assert budget.wait(at, rollout, 60, 10).may_start and len(asked) == 3
 
@@ -388,10 +388,10 @@ def test_a_host_that_waits_lists_the_nodes_once_a_minute_and_asks_for_its_place_
     budget, clock, client = counted(real, namespace)
     asked: List[datetime] = []
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         assert read() is read()
         asked.append(now)
-        return asking("h1", "a", now, over)
+        return asking("h1", "a", now)
 
     assert not budget.wait(at, rollout, 600, 10).may_start
     assert len(asked) > 60 and 600 / 80 < client.lists <= 600 / 60 + 2 and clock.passed < 620
@@ -408,10 +408,10 @@ def test_what_a_node_says_is_seen_within_a_minute_however_seldom_it_is_asked(
     rollout = rollout_of(hosts(3)[1:], limit=1)
     budget, clock, client = counted(real, namespace)
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         if clock.passed > 30:
             is_ready(real, "n0", "True")
-        return asking("h1", "a", now, over)
+        return asking("h1", "a", now)
 
     assert budget.wait(at, rollout, 3600, pause).may_start and 30 < clock.passed < 80
     # One for the wait, then one for the place and one to see that it is there
@@ -434,13 +434,13 @@ def test_a_place_is_taken_at_once_though_its_node_was_seen_in_the_middle_of_its_
     budget, clock, client = counted(real, namespace)
     freed: List[float] = []
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         if clock.passed > 20 and not freed:
             real.client().delete("%s/n0" % NODES)
             add_nodes(real, ["n0"])
             finish(other, "n0", "a", outcome)
             freed.append(clock.passed)
-        return asking("h1", "a", now, over)
+        return asking("h1", "a", now)
 
     told: List[str] = []
     assert budget.wait(at, rollout, 600, 10, told.append).may_start
@@ -455,9 +455,9 @@ def test_hosts_that_look_after_their_nodes_differently_list_no_more_than_others(
     budget, _clock, client = counted(real, namespace)
     turns = iter(range(10 ** 6))
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         number = next(turns) % 2
-        return replace(asking("h%d" % (1 + number), "a", now, over), seconds=(600, 300)[number])
+        return replace(asking("h%d" % (1 + number), "a", now), seconds=(600, 300)[number])
 
     assert not budget.wait(at, rollout, 600, 10).may_start
     assert client.lists <= 600 / 60 + 2
@@ -471,11 +471,11 @@ def test_nobody_begins_by_nodes_that_were_seen_before(real: RealApi, namespace: 
     other.ask(asking("h0", now=NOW), rollout)
     budget, clock, client = counted(real, namespace)
 
-    def at(read: Read, now: datetime, over: bool) -> Asking:
+    def at(read: Read, now: datetime) -> Asking:
         if client.lists == 1 and clock.passed > 20:
             cordon(real, "n2")
             finish(other, "n0", "a")
-        return asking("h1", "a", now, over)
+        return asking("h1", "a", now)
 
     answer = budget.wait(at, rollout, 300, 10)
     assert not answer.may_start and answer.waiting is not None and answer.waiting.cause is Cause.person

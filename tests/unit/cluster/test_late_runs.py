@@ -517,7 +517,7 @@ def bring(client: Client, run: str, dead: Collection[str], did: List[str]) -> No
              or each.name not in did]
     rollout = rollout_of([replace(each, half_done=each.name in slots) for each in fleet], limit=2)
     for name in rollout.order:
-        answer = budget.ask(asking(name, run, patience_is_over=True), rollout)
+        answer = budget.ask(asking(name, run, patience=timedelta(0)), rollout)
         assert answer.may_start, (name, answer)
         did.append(name)
         budget.change(lambda record, name=name: ended(record, POOL, name, run, DONE, "", NOW))

@@ -5,6 +5,7 @@ between, and what the other hosts of the run wait for meanwhile."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
@@ -18,13 +19,21 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.cust
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import DEFAULT_POOL, Pool, Slot, ended
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DEFAULT_POOL,
+    Pool,
+    Slot,
+    closed,
+    ended,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import REPAIR
 
 RUN = custody.Run("a", "other")
 GONE = {"unreachable": True, "changed": False, "msg": "no route to host"}
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 # What a module does before it answers as a test says; the number of its calls for this host is that before this one
 AROUND = ACTION + """
+import time
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
 
@@ -35,8 +44,9 @@ class Around(ActionModule):
         calls = there / (host + ".%s")
         number = int(calls.read_text()) if calls.exists() else 0
         client = Client(Connection(kubeconfig=task_vars["gpu_cluster_kubeconfig"]))
+        began = time.time()
         %s
-        return super().run(tmp, task_vars)
+        return {**super().run(tmp, task_vars), "began": began}
 
 
 ActionModule = Around
@@ -62,8 +72,9 @@ def at_work() -> Iterator[Callable[[Callable[[], Any]], threading.Thread]]:
         thread.join()
 
 
+@pytest.mark.parametrize("aim", [pytest.param("x", marks=pytest.mark.variation), REPAIR])
 def test_what_failed_while_another_run_was_at_work_keeps_no_node_that_this_one_has_given_back(
-    in_words: Hosts, now: datetime, at_work: Any
+    in_words: Hosts, now: datetime, at_work: Any, aim: str
 ) -> None:
     """Its checks are made in the middle of a change, and it comes to keep the node for them once that is over."""
     site = Site(in_words, names(2))
@@ -81,15 +92,52 @@ def test_what_failed_while_another_run_was_at_work_keeps_no_node_that_this_one_h
         other.take("gpu-1", Taking("maintenance"))
         wait_for((there / "checked").exists, bool, 60, 0.1)
         other.give_back("gpu-1", Returning(was_taken=True))
-        site.record(lambda record: ended(
-            record.but(DEFAULT_POOL, held(Slot("gpu-1", RUN.identity, now), seen=now)), DEFAULT_POOL, "gpu-1",
-            RUN.identity, "done", "", now + timedelta(seconds=60)))
+        pool = held(Slot("gpu-1", RUN.identity, now, aim=aim), seen=now)
+        pool = replace(pool, rollout=replace(pool.rollout, aim=aim))  # type: ignore[type-var]
+        site.record(lambda record: closed(ended(
+            record.but(DEFAULT_POOL, pool), DEFAULT_POOL, "gpu-1", RUN.identity, "done", "",
+            now + timedelta(seconds=60)), DEFAULT_POOL, RUN.identity))
         (there / "given-back").write_text("")
 
     at_work(changes)
     done = site.run({"gpu-1": {"gpu_plan": SICK, "gpu_validation": BROKEN}, "gpu-2": {"gpu_plan": SICK}})
     assert done.returncode == 2 and "level 1 fails" in done.stdout and site.cordoned() == [], done.stdout
     assert "given back at" in done.stdout and "[cluster.node_changed_since]" in done.stdout, done.stdout
+
+
+def test_what_is_found_of_a_host_counts_since_it_was_looked_at_itself(
+    in_words: Hosts, now: datetime, at_work: Any
+) -> None:
+    """Of a fleet one is checked after another, and what was given back before that is no excuse."""
+    site, there = Site(in_words, names(2)), in_words.controller.directory
+    in_words.put(gpu_validation=AROUND % ("gpu_validation", """
+        if host == "gpu-1":
+            (there / "first").write_text("")
+            wait_for((there / "given-back").exists, bool, 60, 0.1)
+            # Give backs are told by the second
+            wait_for(lambda: False, bool, 5, 1)"""))
+
+    def changes() -> None:
+        wait_for((there / "first").exists, bool, 60, 0.1)
+        at = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
+        site.record(lambda record: ended(
+            record.but(DEFAULT_POOL, held(Slot("gpu-2", RUN.identity, now), seen=now)), DEFAULT_POOL, "gpu-2",
+            RUN.identity, "done", "", at))
+        (there / "given-back").write_text("")
+
+    at_work(changes)
+    done = site.run({"gpu-1": {"gpu_plan": SICK}, "gpu-2": {"gpu_plan": SICK, "gpu_validation": BROKEN}},
+                    "--forks", "1", gpu_cordon_unwell={"nodes": 1})
+    assert done.returncode == 2 and site.cordoned() == ["gpu-2"], done.stdout
+
+
+def test_a_run_that_died_before_it_took_the_node_keeps_no_sick_one_in_service(in_words: Hosts) -> None:
+    site = Site(in_words, names(1))
+    Custody(site.client, RUN, "gpuops", 1, 0, str).hold("gpu-1")
+    done = site.run({"gpu_plan": SICK, "gpu_validation": BROKEN}, gpu_startup_taint="example.com/new",
+                    gpu_startup_taint_on_failure=True)
+    assert done.returncode == 2 and site.cordoned() == ["gpu-1"], done.stdout
+    assert in_words.api.state.nodes[0]["spec"]["taints"], done.stdout
 
 
 @pytest.mark.variation

@@ -1250,10 +1250,24 @@ class TestCanaries:
         assert set(room.pool.canaries) == {"host " + second}
         room.end(first)
         for name in others:
-            waiting = room.ask(name, patience_is_over=True).waiting
+            waiting = room.ask(name, patience=timedelta(0)).waiting
             assert waiting is not None and (waiting.cause, waiting.why) == (
                 Cause.canary, "waits for the canary host %s, which is not changed yet" % second)
         assert room.ask(second).may_start and room.pool.canaries == {}
+
+    def test_who_comes_later_in_a_run_does_not_wait_anew_for_one_that_does_not_ask(self) -> None:
+        room, (first, second), others = self.two_kinds(limit=1)
+        patience = timedelta(minutes=5)
+        room.begin(first)
+        room.now += timedelta(minutes=4)
+        room.end(first)
+        assert room.ask(others[0], patience=patience).waiting is not None
+        room.now += timedelta(minutes=1)
+        assert room.ask(others[0], patience=patience).may_start
+        room.end(others[0])
+        assert room.ask(others[1], patience=patience).may_start
+        # Another run has not waited yet
+        assert room.ask(others[2], "b", patience=patience).waiting is not None
 
     def test_that_it_asks_is_told_once_a_while_and_forgotten_where_it_does_not(self) -> None:
         room, (first, second), others = self.two_kinds(limit=1)
@@ -1263,9 +1277,9 @@ class TestCanaries:
         assert room.ask(second).record is not None and room.pool.canaries["host " + second].asked == room.now
         room.end(first)
         room.now += CLAIM - timedelta(seconds=1)
-        assert room.ask(others[0], patience_is_over=True).waiting is not None
+        assert room.ask(others[0], patience=timedelta(0)).waiting is not None
         room.now += timedelta(seconds=1)
-        assert room.ask(others[0], patience_is_over=True).may_start
+        assert room.ask(others[0], patience=timedelta(0)).may_start
         room.close()
         assert room.pool.canaries == {}
 
@@ -1280,7 +1294,7 @@ class TestCanaries:
         answer = room.ask("h1")
         assert answer.waiting is not None and answer.is_final == ("cordoned_by" in state) and room.pool.canaries == {}
         assert room.ask("k0").waiting is not None
-        assert room.ask("k0", patience_is_over=True).may_start
+        assert room.ask("k0", patience=timedelta(0)).may_start
 
     def test_until_when_it_is_watched_is_told(self) -> None:
         room = Room(rollout_of(*fleet(3), canaries="every_kind", soak="4h"))
@@ -1505,6 +1519,26 @@ class TestRepairs:
             assert len(started) == expected
             for name in room.held().intersection(started):
                 room.end(name)
+
+
+class TestRepaired:
+    def test_what_repairs_have_given_back_is_remembered_for_a_day(self) -> None:
+        room = Room(rollout_of(*fleet(3)))
+        record, at = room.record, NOW
+        for number, (name, aim) in enumerate((("h1", REPAIR), ("h2", REPAIR), ("h3", "x"))):
+            room.now += timedelta(hours=number)
+            room.ask(name, aim=aim)
+            room.end(name)
+            room.close()
+        assert room.pool.repaired == {"n-h1": at, "n-h2": at + timedelta(hours=1)}
+        assert read_record(written(room.record)).pool(POOL) == room.pool
+        room.now = at + timedelta(hours=24)
+        # What opens another rollout in its place closes it as well
+        room.ask("h3", aim=REPAIR)
+        room.end("h3")
+        room.dead.add("a")
+        room.ask("h1", "b", aim="x")
+        assert set(room.pool.repaired) == {"n-h2", "n-h3"} and record.pool(POOL).repaired == {}
 
 
 class TestSharedWords:
@@ -1780,7 +1814,7 @@ class Cluster:
 
     def ask(self, run: str, name: str) -> bool:
         """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
-        asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
+        asking = Asking(name, run, "c", "x", self.now, patience=timedelta(0))
         # A run knows whether it has taken a node
         nodes = {**self.seen, **{node: state for node, state in self.nodes.items() if node in self.begun}}
         answer = asked(self.record, POOL, asking, self.rollouts[run], nodes, self.is_alive)
@@ -1799,7 +1833,7 @@ class Cluster:
         run, name, answer = self.pending.pop(0)
         if run in self.dead:
             return False
-        asking = Asking(name, run, "c", "x", self.now, patience_is_over=True)
+        asking = Asking(name, run, "c", "x", self.now, patience=timedelta(0))
         for node in answer.before:
             self.reserved.pop(node, None)
         if not confirmed(answer, POOL, asking, self.rollouts[run], self.nodes, self.is_alive).may_start:

@@ -542,6 +542,21 @@ class TestNow:
         assert len(starting(decide(rollout, present(patience_is_over=True), [
             unit.name for unit in rollout.units if unit.place is Place.in_order]))) == 1
 
+    def test_a_canary_whose_window_is_closed_keeps_no_others_waiting(self) -> None:
+        freeze = {"from": "2026-06-30", "to": "2026-07-05", "reason": "an exam", "zone": "UTC", "groups": ["lab"]}
+        rollout = rollout_of([*hosts(3), host("a1", kind=A100, groups=("lab",)), host("a2", kind=A100, jobs=jobs(1))],
+                             policy_of({"limit": 9, "freezes": [freeze]}))
+        well, frozen = sorted((unit for unit in rollout.units if unit.place is Place.canary), key=lambda each:
+                              each.name == "host a1")
+        assert frozen.name == "host a1" and starting(decide(rollout, present())) == [well.name]
+        done, of_kind = {*well.hosts, "h1", "h2", "h3"}, host("a2", kind=A100).proof
+        assert starting(decide(rollout, present(done=done))) == ["host a2"]
+        # Of its kind there is one canary still
+        assert starting(decide(rollout, present(done=done, proving={of_kind: "node n7, which is in progress"}))) == []
+        # And one that began before its window closed is waited for
+        waits = decide(rollout, present(done=set(well.hosts), in_progress={"a1"})).waiting
+        assert {each.why for each in waits} >= {"waits for the canary host a1, which is in progress"}
+
     def test_of_several_canaries_that_are_watched_the_last_one_counts(self) -> None:
         rollout = rollout_of([*hosts(2), *(host("a%d" % each, kind=A100) for each in range(2))], Policy(limit=Limit(9)))
         canaries = [unit.hosts[0] for unit in rollout.units[:2]]

@@ -258,7 +258,7 @@ class Custody:
             lease_is_there = self._holding.is_there(name)
         taken = _is_taken(node) or bool(lease_is_there)
         stays = not (act.opens or act.failures or act.was_taken)
-        if stays and (_is_taken(node) or says.was_cordoned_without_claim(node)):
+        if stays and _is_had(node, bool(lease_is_there)):
             return self._left(node)
         # Whoever has freed a node by hand may have left its Machine
         forgotten = not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
@@ -269,10 +269,10 @@ class Custody:
             return self._wanted(node)
         if dry_run:
             return self._foretell_return(node, act, taken or forgotten, forgotten)
-        if stays or not (taken or forgotten or act.failures or act.was_taken):
+        if not forgotten and (stays or not (taken or act.failures or act.was_taken)):
             with contextlib.suppress(_Taken):
                 # To one that is in service labels do no harm, whoever is about to take it: he takes them off again
-                proof = functools.partial(self._refuse_taken, name, act.uid, not stays)
+                proof = functools.partial(self._refuse_taken, name, act.uid, stays)
                 done = change_node(self._cluster, name, _back(node, act), False, act.uid, node, proof)
                 return self._result("returned", node, before, done["notes"], done["diff"]["after"])
             if stays:
@@ -284,6 +284,9 @@ class Custody:
                 if act.failures and self._is_wanted(there):
                     self._leave(name)
                     return self._wanted(there)
+                if stays and _is_had(there, False):
+                    self._leave(name)
+                    return self._left(there)
                 act.unchanged(Met(
                     (*self._holding.others_renewed(name), *says.claimed_at(there, self._run)),
                     _is_taken(there) or says.was_cordoned_without_claim(there),
@@ -324,8 +327,9 @@ class Custody:
             return ["the Lease of node %s is left to run out, and to the next run: %s" % (name, error.found)]
         return []
 
-    def _refuse_taken(self, name: str, uid: str, also_held: bool) -> None:
-        if _is_taken(read_node(self._cluster, name, uid)) or (also_held and self._holding.is_there(name)):
+    def _refuse_taken(self, name: str, uid: str, stays: bool) -> None:
+        node, is_held = read_node(self._cluster, name, uid), self._holding.is_there(name)
+        if _is_had(node, is_held) if stays else (_is_taken(node) or is_held):
             raise _Taken
 
     # On the way out of service
@@ -697,6 +701,13 @@ def _offers(node: Object) -> Dict[str, int]:
 def _is_taken(node: Object) -> bool:
     """Whether a Node shows that a run of ours has it, or had it when it died."""
     return bool(says.claims(node)) or says.is_let_go(node)
+
+
+def _is_had(node: Object, has_lease: bool) -> bool:
+    """Whether a run of ours has a Node out of service, or left it so. What somebody has opened since, and no run is at
+    work with any more, is in service."""
+    is_out = has_lease or bool((node.get("spec") or {}).get("unschedulable"))
+    return is_out and (_is_taken(node) or says.was_cordoned_without_claim(node))
 
 
 def _labels_off(node: Object, policy: NodePolicy) -> Dict[str, str]:

@@ -629,6 +629,12 @@ class TestOptOutsOnTheDouble:
         assert bed.custody("next").give_back(NODE, returning(), dry_run=True)["changed"] and is_protected()
         assert bed.give_back("next")["changed"] and not is_protected() and bed.lease() is None
         assert not bed.give_back("next")["changed"]
+        # Nor is it opened by who finds it in service, and opens nothing
+        bed.take("dead")
+        bed.free()
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        assert bed.give_back("next", opens=False)["changed"] and not is_protected() and bed.lease() is None
+        assert not bed.give_back("next", opens=False)["changed"]
         refused("cluster.pods_not_evicted", bed.take, "a",
                 Drained(fails=GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")))
         assert not is_protected()
