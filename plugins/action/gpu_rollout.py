@@ -22,7 +22,6 @@ from ..module_utils.cluster.custody import leases
 from ..module_utils.cluster.custody.run import run_called
 from ..module_utils.cluster.custody.surroundings import MarksInLists
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import Disruption
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.rollout import budget as records
 from ..module_utils.rollout.budget import Answer, Asking, NodeState, Pool, Record, Slot, checked_pool
@@ -60,6 +59,8 @@ SHOWN = ("kubeconfig", "context", "host", "username", "validate_certs", "ca_cert
 NOT_SHOWN = ("api_key", "password", "proxy")
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
+# How many of such times a run may be silent before it is known to be no more without having been watched for one
+LONG_SILENT = 3
 
 
 class ActionModule(ClusterAction):
@@ -326,7 +327,7 @@ class ActionModule(ClusterAction):
                          nodes.get(known.node), pool, policy, is_alive) for known in self._known]
         silent = sorted(known.name for known in self._known if known.planned is None)
         ours = {host.node for host in hosts}
-        others = [records.beside(state, pool.slots.get(state.name)) for state in nodes.values()
+        others = [records.beside(state, pool) for state in nodes.values()
                   if state.name not in ours]
         aim = options["aim"] or aim_of(hosts)
         asking = Asking("", self._run, socket.gethostname(), aim, now,
@@ -358,7 +359,7 @@ class ActionModule(ClusterAction):
             "text": render(current, decision),
             "head": head(current, decision),
             "silent": silent,
-            "of_hosts": _of_hosts(rollout),
+            "of_hosts": _of_hosts(rollout, nodes),
             **self._holders(pool, options),
         }
 
@@ -403,7 +404,7 @@ class ActionModule(ClusterAction):
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
         def asking(read: Read, now: datetime) -> Asking:
-            is_alive.look(lambda: read().pool(options["pool"]))
+            is_alive.look(lambda: read().pool(options["pool"]), now)
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"],
                           beat=timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE),
@@ -424,7 +425,6 @@ class ActionModule(ClusterAction):
         unit = rollout.unit_of(self._host)
         has_place = answer.may_start and unit is not None
         state = budget.seen(rollout.hosts[self._host].node)
-        is_small = unit is None or rollout.hosts[self._host].is_out_anyway
         return {
             "changed": answer.may_start and bool(answer.before),
             "started": answer.may_start,
@@ -432,8 +432,8 @@ class ActionModule(ClusterAction):
             "refusals": [each.to_dict() for each in refusals],
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "taken": has_place and state is not None and state.ours,
-            "small": is_small,
-            "allowed_later": allowed_later(is_small, state).name,
+            "small": unit is None or rollout.hosts[self._host].is_out_anyway,
+            "allowed_later": allowed_later(rollout.hosts[self._host].node, state).name,
             "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -540,7 +540,6 @@ class ActionModule(ClusterAction):
         # There is nothing but its window that it could have had to wait for
         is_small = self._host in rollout.beside and closed is not None
         waiting = None if refusal is not None or is_small else closed
-        later = Disruption.driver_reload if is_small else Disruption.reboot
         last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
         while waiting is not None and waiting.until is not None and waiting.until <= last:
             self._tell(waiting.why)
@@ -549,7 +548,7 @@ class ActionModule(ClusterAction):
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
         return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
                 "small": is_small,
-                "allowed_later": later.name,
+                "allowed_later": allowed_later("", None).name,
                 "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
@@ -561,7 +560,8 @@ class _Living:
     """Which runs are at work yet, as one sees who looks again and again: see custody/leases.py.
 
     A run shows it by the Leases of its nodes, and in the record of the rollout, where it asks for a host. One that was
-    killed between the two has no Lease.
+    killed between the two has no Lease. Whoever does not look for as long as a run's word counts sees it by the API
+    server's clock, once it has been silent for much longer.
 
     dead:    runs that somebody knows to be no more.
     seconds: how long what the record says of a run counts, where it does not say that itself.
@@ -572,8 +572,11 @@ class _Living:
         self._watches: Dict[str, leases.Watch] = {}
         self._silent: FrozenSet[str] = frozenset()
 
-    def look(self, read: Callable[[], Pool]) -> None:
-        """While the API server is away nobody can show that he is at work: of that time none counts."""
+    def look(self, read: Callable[[], Pool], there: datetime) -> None:
+        """While the API server is away nobody can show that he is at work: of that time none counts.
+
+        there: what time it is by the API server's clock.
+        """
         try:
             said = self._said(read())
         except GpuOpsError:
@@ -582,24 +585,26 @@ class _Living:
         now = time.monotonic()
         living: Set[str] = set()
         silent: Set[str] = set()
-        for name, record in said.items():
-            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now)
+        for name, (record, written) in said.items():
+            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now) or (
+                written is not None and there - written > timedelta(seconds=LONG_SILENT * record.seconds))
             (silent if has_run_out else living).add(record.holder)
         self._silent = frozenset(silent - living)
 
     def heard_of(self, pool: Pool, now: datetime) -> FrozenSet[str]:
         """Runs that have shown themselves within the time for which that counts, by what they have written: of those
         nobody has to see that they are silent, who needs no place."""
-        return frozenset(record.holder for record in self._said(pool).values()
+        return frozenset(record.holder for record, _written in self._said(pool).values()
                          if record.renewed and abs(now - datetime.fromisoformat(record.renewed.replace("Z", "+00:00")))
                          <= timedelta(seconds=record.seconds)) - self._known
 
-    def _said(self, pool: Pool) -> Dict[str, leases.Record]:
-        """{where: what a run says of itself}."""
-        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
-            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
+    def _said(self, pool: Pool) -> Dict[str, Tuple[leases.Record, Optional[datetime]]]:
+        """{where: (what a run says of itself, when that was written by the API server's clock)}."""
+        said = {str(lease["metadata"]["name"]): (leases.record_of(lease), leases.written(lease))
+                for lease in self._cluster.items(leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
         runs = {} if pool.rollout is None else pool.rollout.runs
-        said.update(("/" + name, leases.Record(name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""))
+        said.update(("/" + name, (leases.Record(
+            name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""), run.seen))
                     for name, run in runs.items())
         return said
 
@@ -766,13 +771,16 @@ def _order(clusters: Sequence[Mapping[str, Any]]) -> List[str]:
             *(name for turn in zip_longest(*in_turn) for unit in turn if unit for name in unit["hosts"])]
 
 
-def _of_hosts(rollout: Rollout) -> Dict[str, Dict[str, Any]]:
+def _of_hosts(rollout: Rollout, nodes: Mapping[str, NodeState]) -> Dict[str, Dict[str, Any]]:
     told: Dict[str, Dict[str, Any]] = {name: {"place": "beside", "unit": "", "why": "it disturbs nobody"}
                                        for name in rollout.beside}
     told.update((name, _refused(refusal)) for name, refusal in rollout.refused.items())
     told.update((name, {"place": unit.place.name, "unit": unit.name, "why": unit.why,
                         **({"kept": True} if rollout.hosts[name].kept else {})})
                 for unit in rollout.units for name in unit.hosts)
+    for name in rollout.order:
+        node = rollout.hosts[name].node
+        told[name]["allowed_later"] = allowed_later(node, nodes.get(node)).name
     return told
 
 

@@ -65,9 +65,9 @@ def read_facts(host: Host) -> HostFacts:
 
 def plan_host(host: Host, parameters: Mapping[str, Any], is_alone: bool = False) -> Dict[str, Any]:
     """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
-    'converged', 'waiting', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus', 'devices'}: the plans
-    of all capabilities that have parameters, chained on the facts each one leaves, once no other run works on the host
-    ('lock_timeout'). is_alone: whether this run holds the host's lock.
+    'converged', 'waiting', 'may_disturb', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus',
+    'devices'}: the plans of all capabilities that have parameters, chained on the facts each one leaves, once no other
+    run works on the host ('lock_timeout'). is_alone: whether this run holds the host's lock.
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -89,11 +89,13 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     planned: List[Tuple[Plan, Sequence[Part]]] = []
+    most = Disruption.none
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
+            most = max(most, allowed)
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
@@ -103,6 +105,8 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
     told = told_of(planned)
+    # All of it is planned anew then, and nothing but what was approved is done
+    later = most if total.waiting and approved is None else Disruption.none
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
@@ -112,9 +116,10 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
                             compact(observation)["fabric_cliques"]).to_dict(),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
         **told,
-        "holders": list(pods_seen(host)) if told["drain"] == ALL_PODS else [],
+        "holders": list(pods_seen(host)) if ALL_PODS in (told["drain"], _drain_of(later)) else [],
         "converged": is_done,
         "waiting": list(total.waiting),
+        "may_disturb": later.name,
         "unfinished": unfinished,
         "expected_seconds": None if is_done else _expected(host, planned),
         "waited_for": waited,
@@ -139,8 +144,11 @@ def drain_of(plan: Plan, put_off: Sequence[Part]) -> Tuple[str, Tuple[str, ...]]
     changed = [part.id for part in done if part.id in plan.leaving]
     if changed and not any(isinstance(part, Requirement) for part in done):
         return SOME_PODS, tuple(sorted({pod for each in changed for pod in plan.leaving[each]}))
-    disturbs = any(part.disruption > Disruption.service_restart for part in done)
-    return (ALL_PODS if disturbs else NO_POD), ()
+    return _drain_of(max((part.disruption for part in done), default=Disruption.none)), ()
+
+
+def _drain_of(disruption: Disruption) -> str:
+    return ALL_PODS if disruption > Disruption.service_restart else NO_POD
 
 
 def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:

@@ -343,6 +343,13 @@ waiting:
   returned: success
   type: list
   elements: str
+may_disturb:
+  description:
+    - The most disturbing class that may be done once what is RV(waiting) can be planned, as far as
+      C(allowed_disruption) lets it. C(none) where nothing waits, and with an approved plan, which nothing is added to.
+  returned: success
+  type: str
+  sample: driver_reload
 expected_seconds:
   description:
     - How long the steps that are not in RV(deferred) are expected to take, one after another, by those of the same kind
@@ -395,7 +402,8 @@ pods:
   elements: str
 holders:
   description:
-    - With RV(drain=node), the pods that have a GPU, open or given to them by the kubelet, named as in RV(pods).
+    - With RV(drain=node), or where RV(may_disturb) asks for that, the pods that have a GPU, open or given to them by
+      the kubelet, named as in RV(pods).
       O(gpuops.nvidia.gpu_pod_eviction#module:holders) takes them, as not all of them ask the API for one.
   returned: success
   type: list

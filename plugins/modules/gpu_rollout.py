@@ -364,7 +364,8 @@ clusters:
 of_hosts:
   description:
     - Of each host its C(place) (C(beside), C(refused), C(half_done), C(canary) or C(in_order)), its C(unit) and
-      C(why); and C(kept), true, where its node is out of service for checks that have failed, and has no place.
+      C(why), with RV(allowed_later) where it is not refused; and C(kept), true, where its node is out of service for
+      checks that have failed, and has no place.
     - With O(state=settled) of those whose C(place) is C(refused), as their change has failed before and nobody has
       looked at it, or C(unknown), as the record of their cluster could not be read.
   returned: with O(state=planned) and O(state=settled)
@@ -415,13 +416,11 @@ small:
   type: bool
 allowed_later:
   description:
-    - The most disturbing class of what may be done by the same turn once the loaded driver has told what could not be
-      planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. Where the node is taken out
-      of service for what was planned, it is for all of that.
-    - C(reboot) for a node that has not taken work yet, and for one that a run has left out of service where the turn
-      is not RV(small). Else C(driver_reload), as GPUs without a driver are at work for nobody, or
-      C(service_restart) where the cluster has seen GPUs of a node in service, so that pods may come to them.
-    - Of a host that is in no cluster, C(driver_reload) where it is RV(small), else C(reboot).
+    - The most disturbing class that may be done, while the node stays in service, once the loaded driver has told what
+      could not be planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. Where its
+      RV(gpuops.nvidia.gpu_plan#module:may_disturb) is more, the node has to be taken out of service.
+    - C(reboot) for a node that has not taken work yet. Else C(driver_reload), as GPUs without a driver are at work for
+      nobody, or C(service_restart) where the cluster knows GPUs of the node, so that pods may come to them.
   returned: with O(state=start)
   type: str
   sample: reboot

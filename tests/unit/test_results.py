@@ -11,12 +11,13 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Iterator, List, Mapping, Set
+from typing import Any, Dict, Iterator, List, Mapping, Set
 
 import pytest
 from documentation import OF_ANSIBLE, READERS, WRITERS, returned, undocumented
 from workspace import REPOSITORY, collections_root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import registry
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.carrying_out import drain_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.drain.observation import read_users
@@ -126,6 +127,23 @@ def test_what_a_plan_holds(host: Host) -> None:
     full = dict(result, plan=Plan(steps=(STEP,), refusals=(refused,), notes=("n",)).to_dict())
     assert list(undocumented(result, documented)) == [] and missing(result, documented) == []
     assert list(undocumented(full, documented)) == []
+
+
+@pytest.mark.parametrize("allowed, most", [({}, "driver_reload"), ({"allowed_disruption": "reboot"}, "reboot")])
+def test_what_waits_may_come_to_all_that_is_allowed(
+    host: Host, monkeypatch: pytest.MonkeyPatch, allowed: Dict[str, str], most: str
+) -> None:
+    asked = {"nouveau": {}, "settings": allowed, "keep": True}
+    told = plan_host(host, asked)
+    assert (told["waiting"], told["may_disturb"]) == ([], "none")
+    [settings] = [each for each in registry.CAPABILITIES if each.name == "settings"]
+    waits = replace(settings, plan=lambda *_facts: Plan(complete=False))
+    monkeypatch.setattr(registry, "CAPABILITIES", [
+        waits if each is settings else each for each in registry.CAPABILITIES])
+    later = plan_host(host, asked)
+    assert (later["waiting"], later["may_disturb"], later["drain"]) == (["settings"], most, "none")
+    # Nothing is added to what was approved
+    assert plan_host(host, {**asked, "approved_plan": told["kept_as"]})["may_disturb"] == "none"
 
 
 def test_a_host_that_needs_nothing_is_checked_in_the_call_that_plans_it(host: Host) -> None:

@@ -611,9 +611,9 @@ def node_state(node: Mapping[str, Any], reading: NodeReading, names: Collection[
         # A taint that we have set ourselves is of a node that had been in service
         in_service=not joins, domain=str(facts["labels"].get(reading.domain_label) or ""),
         clique=str(facts["clique"] or ""), unhealthy=unhealthy,
-        # A product is told by a driver, and our label comes when a node is given back
-        had_gpus=bool(facts["product"]) or "nvidia.com/gpu.present" in facts["our_labels"]
-        or any(map(is_gpu, facts["capacity"])))
+        # Its version is told by a loaded driver alone, and our components are let come once a node is validated
+        had_gpus=bool(facts["driver_version"]) or any(map(is_gpu, facts["capacity"]))
+        or any(name.startswith("nvidia.com/gpu.deploy.") for name in facts["our_labels"]))
 
 
 def _who_cordoned(node: Mapping[str, Any], held: Optional[str]) -> str:

@@ -119,8 +119,8 @@ class Slot:
 class Run:
     """A run of a controller that takes part in a rollout.
 
-    seen:    when it last wrote down that it is at work, by its own clock. Who waits sees that it changes, and when it
-             does not any more.
+    seen:    when it last wrote down that it is at work, by the API server's clock. Who waits sees that it changes, and
+             when it does not any more.
     seconds: how long that counts; 0 leaves it to whoever looks.
     """
 
@@ -642,22 +642,32 @@ def hosts_now(rollout: Rollout, pool: Pool, nodes: Mapping[str, NodeState]) -> D
     hosts = {}
     for name, host in rollout.of_run.items():
         state = nodes.get(host.node)
-        slot = pool.slots.get(host.node)
-        in_service = slot.counts if slot is not None else state.in_service if state else not host.node
+        in_service = counts_now(pool, state, host.node)
         hosts[name] = replace(host, in_service=in_service) if state is None else replace(
             host, in_service=in_service, ready=state.ready, cordoned_by=state.cordoned_by, marks=state.marks,
             domain=state.domain or host.domain)
     known = {host.node for host in hosts.values()}
-    others = (beside(state, pool.slots.get(state.name)) for state in nodes.values() if state.name not in known)
+    others = (beside(state, pool) for state in nodes.values() if state.name not in known)
     hosts.update((host.name, host) for host in others)
     return hosts
 
 
-def beside(state: NodeState, slot: Optional[Slot] = None) -> Host:
+def beside(state: NodeState, pool: Pool) -> Host:
     """A node of the pool that is no host of the run."""
+    slot = pool.slots.get(state.name)
     return Host(node_name(state.name), state.name, domain=state.domain or (slot.domain if slot else ""),
                 clique=state.clique, ready=state.ready, cordoned_by=state.cordoned_by,
-                in_service=slot.counts if slot else state.in_service, of_run=False)
+                in_service=counts_now(pool, state, state.name), of_run=False)
+
+
+def counts_now(pool: Pool, state: Optional[NodeState], node: str) -> bool:
+    """Whether a node takes a place: one that was new when its change began does as soon as it is at work, but for the
+    run that changes it, which has it join."""
+    slot = pool.slots.get(node)
+    if slot is None:
+        return state.in_service if state is not None else not node
+    is_changed = slot.state == WORKING and pool.rollout is not None and slot.run in pool.rollout.runs
+    return slot.counts or (not is_changed and state is not None and state.in_service and not state.ours)
 
 
 def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
@@ -724,7 +734,7 @@ def _is_at_work(
     back."""
     of_unit = {rollout.hosts[name].node for name in unit.hosts}
     return any(nodes[node].ours and not nodes[node].kept for node in of_unit if node in nodes) or (
-        not of_unit.isdisjoint(_over(pool, asking)))
+        not of_unit.isdisjoint(_over(pool, asking, rollout)))
 
 
 def _without_the_finished(pool: Pool, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState]) -> Pool:
@@ -751,21 +761,22 @@ def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
         node: pool.slots[node].before for node in nodes if is_held(pool, node, run)}))
 
 
-def _over(pool: Pool, asking: Asking) -> FrozenSet[str]:
-    """Nodes that the open rollout has changed. What was repaired may be sick again, and is then this run's to repair,
-    if that is what it has found."""
+def _over(pool: Pool, asking: Asking, rollout: Rollout) -> FrozenSet[str]:
+    """Nodes that the open rollout has changed. What was done before this run began may need something again, as what
+    was repaired may be sick, and is then this run's to do."""
     if pool.rollout is None:
         return frozenset()
     us = pool.rollout.runs.get(asking.run)
+    asked_again = {host.node for host in rollout.of_run.values() if host.plan}
     return frozenset(node for node, at in pool.rollout.done.items()
-                     if asking.aim != REPAIR or us is None or at >= us.since)
+                     if us is None or at >= us.since or (asking.aim != REPAIR and node not in asked_again))
 
 
 def _is_under_way(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> bool:
     """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
     are asked about anew, as what has come about meanwhile counts for them."""
     nodes = {rollout.hosts[name].node for name in unit.hosts}
-    return any(goes_on(pool, node, asking.run) for node in nodes) or not nodes.isdisjoint(_over(pool, asking))
+    return any(goes_on(pool, node, asking.run) for node in nodes) or not nodes.isdisjoint(_over(pool, asking, rollout))
 
 
 def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
@@ -783,7 +794,7 @@ def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Option
     come about there since it was planned is not this run's."""
     left = pool.rollout.left if pool.rollout is not None else {}
     is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
-    over = _over(pool, asking)
+    over = _over(pool, asking, rollout)
     why = {}
     for name in unit.hosts:
         node = rollout.hosts[name].node
@@ -842,8 +853,7 @@ def _reserved(
     alone = len(_left(unit, present)) == 1
     for name in _left(unit, present):
         host = rollout.hosts[name]
-        before = slots.get(host.node)
-        counts = before.counts if before else host.in_service
+        before, counts = slots.get(host.node), host.in_service
         slots[host.node] = Slot(
             name, asking.run, asking.now, confirmed=alone,
             begun=alone or (before is not None and before.begun and before.state == WORKING),
@@ -947,7 +957,7 @@ def _present(
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (
         name in kept and name not in rollout.of_run and alone)}
-    over = _over(pool, asking)
+    over = _over(pool, asking, rollout)
     done = {names[node] for node in over if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)

@@ -8,7 +8,7 @@ from typing import Any, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from ..core.plan import Disruption, canonical, digest
 from ..core.refusal import Refusal
-from .budget import FAILED, IsAlive, NodeState, Pool, Slot, failed_by, is_no_repair, unmended
+from .budget import FAILED, IsAlive, NodeState, Pool, Slot, counts_now, failed_by, is_no_repair, unmended
 from .change import asked_by, concerned_by, repairs
 from .model import Host, Kind
 from .planner import interrupted
@@ -50,6 +50,8 @@ def host_of(
     kind = Kind(**{name: str(change.get(name) or "") for name in _OF_KIND})
     refusals = (told or {}).get("refusals") or ()
     asked = str(change.get("policy") or "")
+    later = Disruption[str((told or {}).get("may_disturb") or "none")]
+    leaves = bool(known.node) and str((told or {}).get("drain") or "none") != "none"
     host = Host(
         name=known.name,
         node=known.node,
@@ -57,6 +59,7 @@ def host_of(
         plan=str(change.get("digest") or "") or (digest(list(unfinished)) if unfinished else ""),
         policy=asked,
         disruption=Disruption[str((told or {}).get("disruption") or "none")],
+        takes_out=leaves or later > allowed_later(known.node, state),
         kind=kind,
         domain=(state.domain if state is not None else "") or known.domain,
         # Of one that could not be asked, or has no plan, its Node knows
@@ -72,7 +75,7 @@ def host_of(
         kept=slot is None and state is not None and state.kept,
         failed=_failed(slot, asked, told is not None and not refusals),
         refusal=Refusal.from_dict(refusals[0]) if refusals else None,
-        in_service=slot.counts if slot is not None else state.in_service if state is not None else not known.node,
+        in_service=counts_now(pool, state, known.node),
         seconds=policy.expected(pool.expected(str(kind))),
         jobs=known.jobs,
     )
@@ -81,18 +84,20 @@ def host_of(
     return replace(host, refusal=host.refusal or interrupted(host)) if is_interrupted else host
 
 
-def allowed_later(is_small: bool, state: Optional[NodeState]) -> Disruption:
-    """The most that may be done by a host's turn of what only its loaded driver tells, once that is loaded.
+def allowed_later(node: str, state: Optional[NodeState]) -> Disruption:
+    """The most that may be done to a host that stays in service of what only its loaded driver tells.
 
-    Nobody could know of it when the turn was given, and what a node is taken out of service for allows all of it. So
-    does a turn that had to wait for its place and its window where a run has left the node out of service, and a node
-    that has not taken work yet. Beside that a GPU whose driver was not loaded is at work for nobody, while a reboot
-    ends the work of others; and where the cluster knows the GPUs of a node in service, pods come to them as soon as
-    there is a driver.
+    Nobody can know of that when a turn is given. On a node that has not taken work yet nobody has to be spared. Beside
+    that a GPU whose driver is not loaded is at work for nobody, while a reboot ends the work of others; and where the
+    cluster knows the GPUs of a node, pods come to them as soon as there is a driver.
+
+    node:  '' for a host that is to be in no cluster: its window is all that it has to wait for.
+    state: of its Node, None where there is none in the cluster.
     """
-    if state is None or not state.in_service or (state.ours and not is_small):
+    if node and (state is None or not state.in_service):
         return Disruption.reboot
-    return Disruption.service_restart if state.had_gpus and not state.ours else Disruption.driver_reload
+    return Disruption.service_restart if state is not None and (state.had_gpus or state.ours) else (
+        Disruption.driver_reload)
 
 
 def aim_of(hosts: Iterable[Host]) -> str:

@@ -49,6 +49,7 @@ class Host:
     plan:        digest of what its plan does, the same for hosts to which the same is done; '' is nothing to do.
     policy:      what is asked of it, as Change.policy has it.
     disruption:  the highest of its plan.
+    takes_out:   whether pods have to leave for it, or may have to for what only the loaded driver tells.
     domain:      what fails together with it (a rack, a zone); hosts of which that is not known are in one, ''.
     clique:      its IMEX domain, '' none.
     job_group:   hosts that work on one job; not looked at where there is a clique.
@@ -74,6 +75,7 @@ class Host:
     plan: str = ""
     policy: str = ""
     disruption: Disruption = Disruption.none
+    takes_out: bool = False
     kind: Kind = Kind()
     domain: str = ""
     clique: str = ""
@@ -110,7 +112,8 @@ class Host:
 
     @property
     def _disturbs_nobody(self) -> bool:
-        return (self.kept or not self.half_done) and self.disruption <= Disruption.service_restart
+        return (self.kept or not self.half_done) and (
+            self.disruption <= Disruption.service_restart and not self.takes_out)
 
     @property
     def proof(self) -> str:

@@ -53,7 +53,8 @@ def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: 
     return {
         "changed": False, "plan": plan.to_dict(), "text": render(plan), "digest": "0", "kept_as": "/kept",
         "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
-        "converged": is_done, "waiting": list(plan.waiting), "unfinished": [], "expected_seconds": None,
+        "converged": is_done, "waiting": list(plan.waiting),
+        "may_disturb": allowed.name if plan.waiting else "none", "unfinished": [], "expected_seconds": None,
         "gpus": 1, "checks": [],
         "change": Change("" if is_done else digest(plan.to_dict()), "" if is_done else "policy", "1 x 10de:2330",
                          "debian-13 x86_64", "containerd").to_dict(),

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Mapping
+from typing import Any, Dict, Mapping
 
 import pytest
 from canned import Hosts, planned
 from cluster_objects import node, pod
 from controller import VARIABLES, Controller
-from sites import Site, names
+from sites import SMALL, Site, freeze, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -130,62 +130,74 @@ class TestWhatTheNodeSays:
         assert labelled.label(STATE) is None
 
 
-class TestWhatOnlyTheDriverTells:
-    """To load a driver takes nobody's work away, and asks for no place."""
+def first(allowed: Disruption = Disruption.driver_reload) -> Dict[str, Any]:
+    """A driver is to be loaded, which takes nobody's work away, before it is known how its GPUs can be divided."""
+    return planned(Plan(steps=(PACKAGES,), waiting=("mig",), complete=False), allowed)
 
-    FIRST = planned(Plan(steps=(PACKAGES,), waiting=("mig",), complete=False))
+
+class TestWhatOnlyTheDriverTells:
     SEEN = {"capacity": {"nvidia.com/gpu": "0"}}
     JOINS = {"taints": [{"key": "example.com/new", "effect": "NoSchedule"}]}
 
-    @pytest.mark.parametrize("there, needs, is_done", [
-        (SEEN, Disruption.gpu_reset, False), (SEEN, Disruption.service_restart, True),
-        ({}, Disruption.gpu_reset, True), ({}, Disruption.reboot, False),
-        pytest.param({**JOINS, **SEEN}, Disruption.reboot, True, marks=pytest.mark.variation),
-        pytest.param(JOINS, Disruption.reboot, True, marks=pytest.mark.variation),
+    @pytest.mark.parametrize("there, allowed, is_taken", [
+        (SEEN, Disruption.driver_reload, True), (SEEN, Disruption.service_restart, False),
+        ({}, Disruption.driver_reload, False), ({}, Disruption.reboot, True),
+        pytest.param({**JOINS, **SEEN}, Disruption.reboot, False, marks=pytest.mark.variation),
+        pytest.param(JOINS, Disruption.reboot, False, marks=pytest.mark.variation),
     ])
-    def test_is_done_in_the_same_run_where_it_harms_nobody(
-        self, in_words: Hosts, there: Mapping[str, Any], needs: Disruption, is_done: bool
+    def test_is_done_in_the_same_run_and_nobody_is_at_work_there_then(
+        self, in_words: Hosts, there: Mapping[str, Any], allowed: Disruption, is_taken: bool
     ) -> None:
         in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **there)]
-        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=needs),)), Disruption.reboot)
-        told = in_words.site({"gpu_plan": [self.FIRST, self.FIRST, rest]}, gpu_mig_labels=True,
-                             gpu_allowed_disruption="reboot", gpu_startup_taint="example.com/new")
-        assert "failed=0" in told and in_words.calls("gpu_plan") == 3, told
-        words = "steps of class %s are more than this turn was given for: mig" % needs.name
-        assert (words in " ".join(told.split())) != is_done, told
-        assert in_words.calls("mig") == (2 if is_done else 1), told
-        assert in_words.label(STATE) == ("success" if is_done else "pending"), told
+        in_words.api.state.pods = [pod("trainer")]
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=allowed),)), allowed)
+        told = in_words.site({"gpu_plan": [first(allowed), first(allowed), rest]}, gpu_mig_labels=True,
+                             gpu_allowed_disruption=allowed.name, gpu_startup_taint="example.com/new")
+        assert "failed=0" in told and in_words.calls("gpu_plan") == 3 and in_words.calls("mig") == 2, told
+        assert in_words.label(STATE) == "success" and (in_words.api.state.pods == []) == is_taken, told
         assert "unschedulable" not in in_words.api.state.nodes[0]["spec"], told
 
     @pytest.mark.variation
-    def test_has_a_turn_of_its_own_with_the_next_run(self, in_words: Hosts) -> None:
-        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
-        in_words.api.state.pods = [pod("trainer")]
-        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
-        canned = {"gpu_plan": [self.FIRST, self.FIRST, rest]}
-        in_words.site(canned, gpu_mig_labels=True)
-        assert in_words.api.state.pods
-        told = in_words.site(canned, gpu_mig_labels=True)
-        assert not in_words.api.state.pods and in_words.label(STATE) == "success" and "failed=0" in told, told
+    def test_what_waits_still_once_the_driver_has_been_asked_is_pending(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"})]
+        told = in_words.site({"gpu_plan": [first(), first(), first()]}, gpu_mig_labels=True)
+        assert "failed=0" in told and in_words.label(STATE) == "pending", told
 
     @pytest.mark.variation
-    def test_is_left_where_somebody_has_opened_what_a_dead_run_had_begun_with(
-        self, in_words: Hosts, now: datetime
-    ) -> None:
+    def test_a_part_of_it_that_is_put_off_keeps_nobody_from_the_rest(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"})]
+        rest = planned(replace(WITH_BOOT, steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        assert rest["drain"] == "node" and rest["deferred"]
+        told = in_words.site({"gpu_plan": [first(), first(), rest]}, gpu_mig_labels=True)
+        assert "failed=0" in told and in_words.calls("mig") == 2 and in_words.label(STATE) == "pending", told
+
+    def test_a_node_that_a_dead_run_had_begun_with_is_taken_as_any_other(self, in_words: Hosts, now: datetime) -> None:
+        """Its place alone drains nobody."""
         site = Site(in_words, names(1))
         site.record(lambda record: record.but(DEFAULT_POOL, Pool("1", slots={"gpu-1": Slot("gpu-1", "a@other", now)})))
-        in_words.api.state.nodes[0]["metadata"]["labels"] = {LAYOUT: "all-balanced"}
+        in_words.api.state.pods = [pod("trainer")]
         rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
-        told = in_words.site({"gpu_plan": [self.FIRST, self.FIRST, rest]}, gpu_mig_labels=True, gpu_components=[])
-        assert "failed=0" in told and in_words.calls("mig") == 1 and in_words.label(STATE) == "pending", told
+        done = site.run({"gpu_plan": [first(), first(), rest]})
+        assert done.returncode == 0 and in_words.calls("mig") == 2 and in_words.api.state.pods == [], done.stdout
         assert site.held() == {} and site.cordoned() == []
 
-    def test_is_done_on_a_node_that_was_taken_out_of_service(self, in_words: Hosts) -> None:
-        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
-        first = planned(Plan(steps=(replace(PACKAGES, disruption=Disruption.driver_reload),), waiting=("mig",)))
-        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
-        told = in_words.site({"gpu_plan": [first, first, rest]}, gpu_mig_labels=True)
-        assert "failed=0" in told and in_words.calls("mig") == 2 and in_words.label(STATE) == "success", told
+    def test_what_comes_to_wait_for_it_since_it_was_planned_is_left_to_a_later_run(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        done = site.run({"gpu_plan": [SMALL, first()]})
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 2 and in_words.calls("mig") == 0 and site.held() == {}, told
+        assert "steps of class driver_reload may have to be done" in told and "[playbook.needs_more_now]" in told, told
+
+
+@pytest.mark.parametrize("by_its_turn", [False, True])
+def test_idle_gpus_are_divided_with_a_place_and_in_a_window(in_words: Hosts, by_its_turn: bool) -> None:
+    """A plan that disturbs nobody takes its node out of service where pods might come to what it changes."""
+    site = Site(in_words, names(1))
+    idle = planned(Plan(steps=(replace(MODE, disruption=Disruption.none),), leaving={MODE.id: ()}))
+    assert (idle["disruption"], idle["drain"]) == ("none", "pods")
+    done = site.run({"gpu_plan": [SMALL, idle] if by_its_turn else idle}, gpu_rollout_freezes=[freeze()])
+    assert done.returncode == (2 if by_its_turn else 0) and in_words.calls("mig") == 0, done.stdout
+    assert ("[playbook.needs_more_now]" in done.stdout) == by_its_turn, done.stdout
 
 
 @pytest.mark.parametrize("labels, given, layout", [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Dict, Sequence
 
 import pytest
@@ -12,7 +12,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from canned import Hosts, planned
-from sites import CHANGE, DRIVER, NOTHING, Site, names
+from sites import CHANGE, DRIVER, NOTHING, Site, freeze, names
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import _order
@@ -24,12 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables impor
 # More than may be done, and too much to drain the node for the rest
 HALF = planned(Plan(steps=(DRIVER, Step("driver", "host.reboot", "driver", "Reboot.", Disruption.reboot))))
 FAILS = {"failed": True, "changed": True, "msg": "it does not load"}
-
-
-def freeze() -> Dict[str, str]:
-    now = datetime.now(timezone.utc)
-    return {"from": (now - timedelta(days=2)).strftime("%Y-%m-%d"),
-            "to": (now + timedelta(days=20)).strftime("%Y-%m-%d"), "reason": "year's end", "zone": "UTC"}
 
 
 def of_no_cluster(site: Site, *hosts: str) -> Sequence[str]:

@@ -7,10 +7,10 @@ import json
 import signal
 import socket
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import canned
 import pytest
@@ -20,12 +20,23 @@ from controller import Controller
 from documentation import returned, undocumented
 from object_store import Store
 from real_api import RealApi, node, watched
+from sites import freeze
 
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, Answer, read_record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
+    DEFAULT_POOL,
+    WORKING,
+    Answer,
+    OpenRollout,
+    Pool,
+    Run,
+    read_record,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host
 
 MODULE = "gpuops.nvidia.gpu_rollout"
@@ -232,6 +243,26 @@ def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi
         assert slot["state"] == WORKING and ("what became of it is not known" in slot["told"]) == told
 
 
+@pytest.mark.parametrize("silent, has_lease, begins", [
+    (40, False, True), (20, False, False), pytest.param(40, True, False, marks=pytest.mark.variation)])
+def test_a_run_that_has_long_been_silent_is_no_more_however_short_anybody_waits(
+    controller: Controller, real: RealApi, namespace: str, silent: int, has_lease: bool, begins: bool
+) -> None:
+    """Its word counts for ten seconds; who has a Lease that was written just now lives."""
+    add_nodes(real, names(2))
+    budget = Budget(real.client(), namespace, DEFAULT_POOL, NodeReading(), lambda run: True)
+    seen = budget.now().replace(microsecond=0) - timedelta(seconds=silent)
+    budget.change(lambda record: record.but(DEFAULT_POOL, Pool("1", rollout=OpenRollout(
+        "other", seen, {"dead@other": Run("other", seen, seen, 10)}))))
+    if has_lease:
+        Custody(real.client(), custody.Run("dead", "other"), namespace, 10, 0, str).hold("gpu-1")
+    tasks = [{MODULE: {"state": "planned", "run": "a", "from_variables": True}, "register": "rollout"},
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0}}]
+    started = controller.tasks(tasks, hosts=names(1), variables=variables(
+        real, namespace, gpu_rollout_lease_namespace=namespace))[1][0]
+    assert started["started"] == begins, started
+
+
 def test_what_has_a_place_is_asked_for_first_whoever_began_with_it(
     controller: Controller, real: RealApi, namespace: str
 ) -> None:
@@ -345,18 +376,20 @@ def test_hosts_of_no_cluster_have_an_order_and_no_budget(controller: Controller)
     assert all(each["started"] and "in no cluster" in each["notes"][0] for each in started)
 
 
-@pytest.mark.parametrize("is_frozen, class_, most", [
-    (False, "service_restart", "reboot"), (True, "service_restart", "driver_reload"),
-    (False, "driver_reload", "reboot")])
-def test_a_reboot_that_the_driver_asks_for_waits_for_the_window_in_no_cluster_too(
-    controller: Controller, is_frozen: bool, class_: str, most: str
+@pytest.mark.parametrize("is_frozen, later, small", [
+    (False, "driver_reload", False), (True, "driver_reload", True), (True, "reboot", None)])
+def test_a_reboot_that_the_driver_may_ask_for_waits_for_the_window_in_no_cluster_too(
+    controller: Controller, is_frozen: bool, later: str, small: Optional[bool]
 ) -> None:
-    freezes = [{"from": "2020-01-01", "to": "2090-01-01", "reason": "moving", "zone": "UTC"}] if is_frozen else []
+    """Beside that nothing waits for a driver that is not loaded."""
     tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout"},
-             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0}}]
+             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0},
+              "failed_when": False}]
     [_planned, [started]] = controller.tasks(tasks, hosts=names(1), variables={
-        "gpu_planned": planned(disruption=class_), "gpu_rollout_freezes": freezes})
-    assert started["started"] and started["allowed_later"] == most, started
+        "gpu_planned": planned(disruption="service_restart", may_disturb=later),
+        "gpu_rollout_freezes": [freeze()] if is_frozen else []})
+    assert started["started"] == (small is not None) and started["allowed_later"] == "driver_reload", started
+    assert small is None or started["small"] == small
 
 
 def test_an_order_beside_a_cluster_that_is_away_is_not_alone(controller: Controller) -> None:

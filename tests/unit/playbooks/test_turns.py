@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Mapping
 
 import pytest
 from canned import Hosts, planned
 from cluster_objects import pod
-from sites import CHANGE, MODULE, NOTHING, SMALL, Site, names
+from sites import CHANGE, MODULE, NOTHING, SMALL, Site, freeze, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
@@ -80,25 +79,21 @@ def test_the_plan_names_who_would_not_be_changed(in_words: Hosts) -> None:
     assert """-e '{"gpu_plan_dir": "my plans"}' -e gpu_approved_fleet=""" in done.stdout + done.stderr
 
 
-@pytest.mark.variation
 def test_what_has_become_more_in_no_cluster_had_nothing_to_wait_for_but_its_window(in_words: Hosts) -> None:
-    freeze = {"from": "2020-01-01", "to": "2090-01-01", "reason": "moving", "zone": "UTC"}
     site = Site(in_words, names(2))
     plans = {"gpu-1": {"gpu_plan": [SMALL, CHANGE]}, "gpu-2": {"gpu_plan": [SMALL, SMALL]}}
     done = site.run(plans, cluster=False)
     assert done.returncode == 0 and site.changed() == names(2), done.stdout
     site = Site(in_words, ["gpu-3"])
-    done = site.run({"gpu_plan": [SMALL, CHANGE]}, cluster=False, gpu_rollout_freezes=[freeze])
+    done = site.run({"gpu_plan": [SMALL, CHANGE]}, cluster=False, gpu_rollout_freezes=[freeze()])
     assert done.returncode == 2 and site.changed() == [], done.stdout
     assert "which waited for no window. Do:" in " ".join(done.stdout.split()), done.stdout
 
 
+@pytest.mark.variation
 def test_hosts_of_no_cluster_keep_windows_and_order(in_words: Hosts) -> None:
-    now = datetime.now(timezone.utc)
     site = Site(in_words, names(2))
-    freeze = {"from": (now - timedelta(days=2)).strftime("%Y-%m-%d"),
-              "to": (now + timedelta(days=20)).strftime("%Y-%m-%d"), "reason": "year's end", "zone": "UTC"}
-    done = site.run({"gpu_plan": CHANGE}, cluster=False, gpu_rollout_freezes=[freeze])
+    done = site.run({"gpu_plan": CHANGE}, cluster=False, gpu_rollout_freezes=[freeze()])
     assert site.changed() == [] and "year's end" in done.stdout, done.stdout
     done = site.run({"gpu_plan": CHANGE}, cluster=False)
     assert done.returncode == 0, done.stdout

@@ -40,6 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget impor
     Slot,
     asked,
     begun,
+    beside,
     checked_pool,
     closed,
     confirmed,
@@ -1521,6 +1522,34 @@ class TestRepairs:
                 room.end(name)
 
 
+class TestAgain:
+    def test_what_was_done_before_a_run_began_is_done_again_where_it_asks_for_something(self) -> None:
+        """As what had been put off, while another controller of the same rollout is at work still."""
+        room = Room(rollout_of(*fleet(3), limit=3))
+        room.begin("h1")
+        room.begin("h2")
+        room.end("h1")
+        assert room.ask("h1").is_final, "it has just done it"
+        room.now += timedelta(minutes=1)
+        assert room.begin("h1", "b").may_start
+        room.end("h1", run="b")
+        assert room.ask("h1", "b").is_final and set(room.pool.rollout.runs) == {"a", "b"}  # type: ignore[union-attr]
+
+    def test_of_a_clique_nobody_is_left_out_for_what_an_earlier_run_has_done(self) -> None:
+        room = Room(rollout_of(*fleet(3, clique="c"), limit=3))
+        for name in ("h1", "h2", "h3"):
+            room.begin(name)
+        room.end("h1")
+        room.now += timedelta(minutes=1)
+        answer = room.ask("h1", "b")
+        assert answer.waiting is not None and answer.waiting.cause is Cause.run, answer
+        for name in ("h2", "h3"):
+            room.end(name)
+        room.now += timedelta(minutes=1)
+        answer = room.ask("h1", "c")
+        assert answer.may_start and set(answer.before) == {"n-h1", "n-h2", "n-h3"}
+
+
 class TestRepaired:
     def test_what_repairs_have_given_back_is_remembered_for_a_day(self) -> None:
         room = Room(rollout_of(*fleet(3)))
@@ -1564,19 +1593,36 @@ class TestSharedWords:
         assert len(written(room.record)) < 3000 and "xxx ..." in written(room.record)
 
 
-@pytest.mark.parametrize("is_small, state, most", [
-    (False, NodeState("n", ours=True, had_gpus=True), Disruption.reboot),
-    (False, NodeState("n", had_gpus=True), Disruption.service_restart),
-    (True, None, Disruption.reboot),
-    (True, NodeState("n", in_service=False, had_gpus=True), Disruption.reboot),
-    (True, NodeState("n"), Disruption.driver_reload),
-    (True, NodeState("n", ours=True, had_gpus=True), Disruption.driver_reload),
-    (True, NodeState("n", had_gpus=True), Disruption.service_restart),
+@pytest.mark.parametrize("node, state, most", [
+    ("n", None, Disruption.reboot),
+    ("n", NodeState("n", in_service=False, had_gpus=True), Disruption.reboot),
+    ("n", NodeState("n"), Disruption.driver_reload),
+    ("n", NodeState("n", ours=True), Disruption.service_restart),
+    ("n", NodeState("n", had_gpus=True), Disruption.service_restart),
+    ("", None, Disruption.driver_reload),
 ])
-def test_what_only_the_loaded_driver_tells_harms_nobody(
-    is_small: bool, state: Optional[NodeState], most: Disruption
+def test_what_the_loaded_driver_tells_harms_nobody(node: str, state: Optional[NodeState], most: Disruption) -> None:
+    assert allowed_later(node, state) is most
+
+
+@pytest.mark.parametrize("counts, state, in_service", [
+    (True, None, True), (False, None, False), (True, NodeState("n", in_service=False), True),
+    (False, NodeState("n", in_service=False), False), (False, NodeState("n", ours=True), False),
+    (False, NodeState("n"), True),
+])
+def test_a_node_that_was_new_takes_a_place_as_soon_as_it_is_at_work(
+    counts: bool, state: Optional[NodeState], in_service: bool
 ) -> None:
-    assert allowed_later(is_small, state) is most
+    """Whatever became of the change by which it came."""
+    slot = Slot("h1", "dead", NOW, counts=counts)
+    for there in (slot, replace(slot, state=FAILED)):
+        pool = Pool(slots={"n": there})
+        known = host_of(Known("h1", "n"), state, pool, policy(), lambda run: False)
+        assert known.in_service == in_service
+        assert state is None or beside(state, pool).in_service == in_service
+    # Its own run has it join
+    pool = Pool(slots={"n": slot}, rollout=OpenRollout("x", NOW, {"dead": Run("c", NOW, NOW)}))
+    assert host_of(Known("h1", "n"), state, pool, policy(), lambda run: True).in_service == counts
 
 
 class TestHosts:
@@ -1588,6 +1634,19 @@ class TestHosts:
            dead: FrozenSet[str] = frozenset(), **pool: Any) -> Host:
         slots = {} if slot is None else {"n": slot}
         return host_of(Known("h", "n", told), state, Pool(slots=slots, **pool), policy(), lambda run: run not in dead)
+
+    @pytest.mark.parametrize("told, seen, takes_out", [
+        ({"drain": "pods", "disruption": "none"}, {}, True), ({"drain": "none", "may_disturb": "none"}, {}, False),
+        ({"may_disturb": "driver_reload"}, {}, False), ({"may_disturb": "driver_reload"}, {"had_gpus": True}, True),
+        ({"may_disturb": "service_restart"}, {"had_gpus": True}, False), ({"may_disturb": "reboot"}, {}, True),
+        ({"may_disturb": "reboot"}, {"in_service": False}, False),
+    ])
+    def test_whether_its_node_is_taken_out_of_service_for_it(
+        self, told: Dict[str, str], seen: Dict[str, bool], takes_out: bool
+    ) -> None:
+        assert self.of(told={**self.TOLD, **told}, state=NodeState("n", **seen)).takes_out == takes_out
+        alone = host_of(Known("h", "", {**self.TOLD, **told}), None, Pool(), policy(), lambda run: True)
+        assert alone.takes_out == (told.get("may_disturb") == "reboot"), "in no cluster it waits for its window"
 
     def test_what_was_planned_is_in_it(self) -> None:
         made = self.of()

@@ -127,6 +127,13 @@ class TestPlaces:
         (unit,) = rollout.units
         assert (unit.name, unit.place) == ("host h4", Place.half_done)
 
+    def test_whoever_takes_pods_away_has_a_turn_however_little_it_does(self) -> None:
+        """As who divides idle GPUs, which disturbs nobody but has everybody leave."""
+        rollout = plan([host("h1", disruption=Disruption.none, takes_out=True), host("h2", disruption=Disruption.none),
+                        host("h3", disruption=Disruption.none, takes_out=True, ours=True)], Policy(limit=Limit(1)), NOW)
+        assert rollout.beside == ("h2",) and {unit.hosts for unit in rollout.units} == {("h1",), ("h3",)}
+        assert not any(each.is_out_anyway for each in rollout.hosts.values())
+
     def test_a_small_change_of_a_node_that_is_out_of_service_by_us_has_its_turn(self) -> None:
         small = {"disruption": Disruption.service_restart}
         rollout = plan([host("h1", **small), host("h2", ours=True, **small), host("h3", ours=True, plan="")],
