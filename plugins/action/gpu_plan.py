@@ -9,7 +9,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.display import Display
 
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import Plan, digest
+from ..module_utils.core.plan import Disruption, Plan, digest
 from ..module_utils.core.refusal import Refusal
 from ..module_utils.fleet.alike import common
 from ..module_utils.fleet.model import Note, Standing
@@ -64,6 +64,9 @@ class ActionModule(CapabilityAction):
             return result
         if self._lack is not None and result["observation"]["pci"]["gpus"]:
             raise self._lack
+        if self._task.args.get("save_to"):
+            # What is approved is done as it was read
+            result["may_disturb"] = Disruption.none.name
         self._whole = result
         if self._task.args.get("save_to") and not self._task.check_mode:
             result["saved_as"] = plan_path(self._task.args["save_to"], str(task_vars["inventory_hostname"]))

@@ -59,8 +59,6 @@ SHOWN = ("kubeconfig", "context", "host", "username", "validate_certs", "ca_cert
 NOT_SHOWN = ("api_key", "password", "proxy")
 # How often a run says that it is at work, in the time for which that counts
 SIGNS_OF_LIFE = 4
-# How many of such times a run may be silent before it is known to be no more without having been watched for one
-LONG_SILENT = 3
 
 
 class ActionModule(ClusterAction):
@@ -404,7 +402,7 @@ class ActionModule(ClusterAction):
         unreachable = frozenset((*options["unreachable"], *planned.get("silent", ())))
 
         def asking(read: Read, now: datetime) -> Asking:
-            is_alive.look(lambda: read().pool(options["pool"]), now)
+            is_alive.look(lambda: read().pool(options["pool"]))
             return Asking(self._host, self._run, socket.gethostname(), options["aim"], now,
                           unreachable, options["signs"],
                           beat=timedelta(seconds=options["lease_seconds"] // SIGNS_OF_LIFE),
@@ -560,8 +558,7 @@ class _Living:
     """Which runs are at work yet, as one sees who looks again and again: see custody/leases.py.
 
     A run shows it by the Leases of its nodes, and in the record of the rollout, where it asks for a host. One that was
-    killed between the two has no Lease. Whoever does not look for as long as a run's word counts sees it by the API
-    server's clock, once it has been silent for much longer.
+    killed between the two has no Lease.
 
     dead:    runs that somebody knows to be no more.
     seconds: how long what the record says of a run counts, where it does not say that itself.
@@ -572,11 +569,8 @@ class _Living:
         self._watches: Dict[str, leases.Watch] = {}
         self._silent: FrozenSet[str] = frozenset()
 
-    def look(self, read: Callable[[], Pool], there: datetime) -> None:
-        """While the API server is away nobody can show that he is at work: of that time none counts.
-
-        there: what time it is by the API server's clock.
-        """
+    def look(self, read: Callable[[], Pool]) -> None:
+        """While the API server is away nobody can show that he is at work: of that time none counts."""
         try:
             said = self._said(read())
         except GpuOpsError:
@@ -585,26 +579,24 @@ class _Living:
         now = time.monotonic()
         living: Set[str] = set()
         silent: Set[str] = set()
-        for name, (record, written) in said.items():
-            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now) or (
-                written is not None and there - written > timedelta(seconds=LONG_SILENT * record.seconds))
+        for name, record in said.items():
+            has_run_out = self._watches.setdefault(name, leases.Watch()).has_run_out(record, now)
             (silent if has_run_out else living).add(record.holder)
         self._silent = frozenset(silent - living)
 
     def heard_of(self, pool: Pool, now: datetime) -> FrozenSet[str]:
         """Runs that have shown themselves within the time for which that counts, by what they have written: of those
         nobody has to see that they are silent, who needs no place."""
-        return frozenset(record.holder for record, _written in self._said(pool).values()
+        return frozenset(record.holder for record in self._said(pool).values()
                          if record.renewed and abs(now - datetime.fromisoformat(record.renewed.replace("Z", "+00:00")))
                          <= timedelta(seconds=record.seconds)) - self._known
 
-    def _said(self, pool: Pool) -> Dict[str, Tuple[leases.Record, Optional[datetime]]]:
-        """{where: (what a run says of itself, when that was written by the API server's clock)}."""
-        said = {str(lease["metadata"]["name"]): (leases.record_of(lease), leases.written(lease))
-                for lease in self._cluster.items(leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
+    def _said(self, pool: Pool) -> Dict[str, leases.Record]:
+        """{where: what a run says of itself}."""
+        said = {str(lease["metadata"]["name"]): leases.record_of(lease) for lease in self._cluster.items(
+            leases.path_of(self._namespace), labelSelector=leases.SELECTOR)}
         runs = {} if pool.rollout is None else pool.rollout.runs
-        said.update(("/" + name, (leases.Record(
-            name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""), run.seen))
+        said.update(("/" + name, leases.Record(name, run.seconds or self._seconds, "", run.seen.isoformat(), 0, "", ""))
                     for name, run in runs.items())
         return said
 

@@ -89,13 +89,13 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     planned: List[Tuple[Plan, Sequence[Part]]] = []
-    most = Disruption.none
+    later = Disruption.none
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
-            most = max(most, allowed)
+            later = later if plan.complete else max(later, min(allowed, capability.most))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
@@ -105,8 +105,8 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
     told = told_of(planned)
-    # All of it is planned anew then, and nothing but what was approved is done
-    later = most if total.waiting and approved is None else Disruption.none
+    if approved is not None or not _loads(now, facts, told["deferred"]):
+        later = Disruption.none
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
@@ -129,6 +129,13 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         **_validation(host, wanted.get("validation"), is_done),
         **({"kept_as": kept.keep(host, total)} if is_kept else {}),
     }
+
+
+def _loads(before: HostFacts, after: HostFacts, deferred: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether what is done of a plan ends with a driver that has not been asked yet: what waits for anything else, as a
+    person, waits still then."""
+    is_new = after.driver_reloads or after.driver_loaded != before.driver_loaded
+    return is_new and not any(part["capability"] == ACTIVATION.name for part in deferred)
 
 
 def deferred_of(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:

@@ -345,8 +345,9 @@ waiting:
   elements: str
 may_disturb:
   description:
-    - The most disturbing class that may be done once what is RV(waiting) can be planned, as far as
-      C(allowed_disruption) lets it. C(none) where nothing waits, and with an approved plan, which nothing is added to.
+    - The most disturbing class that may be done, once the driver that this plan loads can be asked, of what is
+      RV(waiting), as far as C(allowed_disruption) lets it. C(none) where nothing waits for that, and with O(save_to) or
+      an approved plan, which nothing is added to.
   returned: success
   type: str
   sample: driver_reload

@@ -235,6 +235,7 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
     earlier: List[str] = []
     for part in (*plan.steps, *plan.requirements):
         assert part.id not in earlier, where + "two parts are called " + part.id
+        assert part.disruption <= world.capability.most, where + part.id + " disturbs more than it may"
         before = set(getattr(part, "depends_on", ()))
         assert before <= set(earlier), where + part.id + " comes after what is not before it"
         earlier.append(part.id)

@@ -34,7 +34,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, plan_host, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import (
+    CAPABILITIES,
+    deferred_of,
+    plan_host,
+    told_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
 
@@ -133,17 +138,28 @@ def test_what_a_plan_holds(host: Host) -> None:
 def test_what_waits_may_come_to_all_that_is_allowed(
     host: Host, monkeypatch: pytest.MonkeyPatch, allowed: Dict[str, str], most: str
 ) -> None:
-    asked = {"nouveau": {}, "settings": allowed, "keep": True}
-    told = plan_host(host, asked)
-    assert (told["waiting"], told["may_disturb"]) == ([], "none")
-    [settings] = [each for each in registry.CAPABILITIES if each.name == "settings"]
-    waits = replace(settings, plan=lambda *_facts: Plan(complete=False))
-    monkeypatch.setattr(registry, "CAPABILITIES", [
-        waits if each is settings else each for each in registry.CAPABILITIES])
-    later = plan_host(host, asked)
-    assert (later["waiting"], later["may_disturb"], later["drain"]) == (["settings"], most, "none")
-    # Nothing is added to what was approved
-    assert plan_host(host, {**asked, "approved_plan": told["kept_as"]})["may_disturb"] == "none"
+    loads = Step("activation", "module.load", "nvidia", "It is not loaded.")
+
+    def having(**plans: Plan) -> None:
+        monkeypatch.setattr(registry, "CAPABILITIES", [
+            replace(each, plan=lambda *_given, name=each.name: plans[name], facts_after=(
+                lambda _observed, _policy, facts, plan: facts.but(driver_loaded="580.1") if plan.steps else facts))
+            if each.name in plans else each for each in CAPABILITIES])
+
+    def told(**more: Any) -> Dict[str, Any]:
+        return plan_host(host, {"activation": {}, "settings": allowed, "cdi": {"allowed_disruption": "reboot"}, **more})
+
+    waits = Plan(complete=False)
+    having(activation=Plan(steps=(loads,)), settings=waits, cdi=waits)
+    kept = told(keep=True)
+    assert (kept["waiting"], kept["may_disturb"], kept["drain"]) == (["settings", "cdi"], most, "none")
+    assert told(approved_plan=kept["kept_as"])["may_disturb"] == "none", "nothing is added to what was approved"
+    having(activation=Plan(steps=(loads,)), settings=Plan(), cdi=waits)
+    assert told()["may_disturb"] == "none", "it never disturbs anybody"
+    having(activation=Plan(), settings=waits, cdi=waits)
+    assert told()["may_disturb"] == "none", "it waits for something else"
+    having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=waits, cdi=waits)
+    assert told()["may_disturb"] == "none", "what it waits for is put off"
 
 
 def test_a_host_that_needs_nothing_is_checked_in_the_call_that_plans_it(host: Host) -> None:

@@ -546,7 +546,7 @@ def _why_not_kept(record: Record, node: str, since: datetime, met: Met) -> str:
     if met.ended:
         return "a run had node %s when its host failed, and has let it go since" % node
     done = [(name, over[node]) for name, pool in record.pools.items() for over in (
-        *(opened.done for opened in (pool.rollout, pool.last) if opened is not None), pool.repaired)
+        *(opened.done for opened in (pool.rollout, pool.last) if opened is not None), pool.returned)
             if over.get(node, since) > since]
     return "".join("node %s was changed in pool %s, and given back at %s, after its host was looked at" % (
         node, name, instant_text(at)) for name, at in done[:1])

@@ -46,8 +46,8 @@ REASON = 500
 FAILURES = 3
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
-# How long what repairs have given back is remembered: longer than anybody looks at a fleet before he acts upon it
-REPAIRED = timedelta(days=1)
+# How long it is remembered what was given back: longer than anybody looks at a fleet before he acts upon it
+RETURNED = timedelta(days=1)
 PROOFS = 200
 _POOL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -184,7 +184,8 @@ class Pool:
     last:                the rollout that was closed last, while none is open but one that repairs: hosts that are
                          repaired have nothing in common.
     signs:               {node: what was found of it after its last change}, of those of which something was.
-    repaired:            {node: when it was given back} by repairs that are closed, within a day.
+    returned:            {node: when it was given back} within a day, by repairs that are closed, and by runs whose
+                         rollout was over by then.
     """
 
     limit: str = ""
@@ -197,7 +198,7 @@ class Pool:
     canaries: Mapping[str, Claim] = field(default_factory=dict)
     last: Optional[OpenRollout] = None
     signs: Signs = field(default_factory=dict)
-    repaired: Mapping[str, datetime] = field(default_factory=dict)
+    returned: Mapping[str, datetime] = field(default_factory=dict)
 
     def expected(self, kind: str) -> Optional[int]:
         """Seconds in which nine of ten changes of a kind were over, by the last of them; None where none has told."""
@@ -503,6 +504,8 @@ def ended(
         opened = replace(opened, done={**opened.done, node: now},
                          left={name: left for name, left in opened.left.items() if name != node},
                          before={name: at for name, at in opened.before.items() if name != node})
+    elif outcome == DONE and slot is not None:
+        pool = replace(pool, returned=_with_returned(pool, {node: now}))
     elif opened is not None and outcome == LEFT and (slot is not None or not _is_left(opened, node, run)):
         opened = replace(opened, left={**opened.left, node: Left(run, reason)})
     if outcome == LEFT and slot is not None:
@@ -575,13 +578,13 @@ def _is_of(opened: OpenRollout, slot: Optional[Slot], run: str) -> bool:
 def closed(record: Record, pool_name: str, run: str) -> Record:
     """Without a run: what it has not begun is free, what it has begun and not ended is the next run's to take over."""
     pool = record.pool(pool_name)
-    opened, last, repaired = pool.rollout, pool.last, pool.repaired
+    opened, last, returned = pool.rollout, pool.last, pool.returned
     if opened is not None and run in opened.runs:
         opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
         if not opened.runs:
-            opened, last, repaired = None, _last(pool, opened), _repaired(pool, opened)
+            opened, last, returned = None, _last(pool, opened), _returned(pool, opened)
     return record.but(pool_name, replace(
-        _without(pool, lambda name: name == run), rollout=opened, last=last, repaired=repaired))
+        _without(pool, lambda name: name == run), rollout=opened, last=last, returned=returned))
 
 
 def _last(pool: Pool, over: Optional[OpenRollout]) -> Optional[OpenRollout]:
@@ -589,12 +592,14 @@ def _last(pool: Pool, over: Optional[OpenRollout]) -> Optional[OpenRollout]:
     return pool.last if over is None or over.aim == REPAIR else over
 
 
-def _repaired(pool: Pool, over: Optional[OpenRollout]) -> Mapping[str, datetime]:
+def _returned(pool: Pool, over: Optional[OpenRollout]) -> Mapping[str, datetime]:
     """With what a rollout that repairs has given back, once it is over."""
-    if over is None or over.aim != REPAIR or not over.done:
-        return pool.repaired
-    since = max(over.done.values()) - REPAIRED
-    return {node: at for node, at in {**pool.repaired, **over.done}.items() if at > since}
+    return _with_returned(pool, over.done) if over is not None and over.aim == REPAIR else pool.returned
+
+
+def _with_returned(pool: Pool, more: Mapping[str, datetime]) -> Mapping[str, datetime]:
+    known = {**pool.returned, **more}
+    return {node: at for node, at in known.items() if at > max(known.values()) - RETURNED}
 
 
 def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
@@ -675,8 +680,8 @@ def without_the_gone(pool: Pool, nodes: Mapping[str, NodeState]) -> Pool:
 
     nodes: of all slots, too, unless there is none. One that has not been in the cluster yet has none.
     """
-    seen = {node: replace(slot, joined=True) if node in nodes and not slot.counts else slot
-            for node, slot in pool.slots.items()}
+    seen = {node: replace(slot, joined=True, counts=counts_now(pool, nodes[node], node))
+            if node in nodes and not slot.counts else slot for node, slot in pool.slots.items()}
     return replace(pool, slots={node: slot for node, slot in seen.items()
                                 if node in nodes or not (slot.counts or slot.joined)})
 
@@ -711,7 +716,7 @@ def as_opened(pool: Pool, aim: str, now: datetime, runs: Mapping[str, Run]) -> P
     changed counts where it is of the same aim, as changed before."""
     last = _last(pool, pool.rollout)
     before = {**last.before, **last.done} if last is not None and last.aim == aim != REPAIR else {}
-    return replace(pool, limit="", domain_limit="", claims={}, canaries={}, repaired=_repaired(pool, pool.rollout),
+    return replace(pool, limit="", domain_limit="", claims={}, canaries={}, returned=_returned(pool, pool.rollout),
                    rollout=OpenRollout(aim, now, runs, before=before))
 
 
@@ -734,7 +739,7 @@ def _is_at_work(
     back."""
     of_unit = {rollout.hosts[name].node for name in unit.hosts}
     return any(nodes[node].ours and not nodes[node].kept for node in of_unit if node in nodes) or (
-        not of_unit.isdisjoint(_over(pool, asking, rollout)))
+        not of_unit.isdisjoint(_over(pool, asking)))
 
 
 def _without_the_finished(pool: Pool, asking: Asking, rollout: Rollout, nodes: Mapping[str, NodeState]) -> Pool:
@@ -761,22 +766,21 @@ def _given_up(pool: Pool, run: str, rollout: Rollout, unit: Unit) -> Pool:
         node: pool.slots[node].before for node in nodes if is_held(pool, node, run)}))
 
 
-def _over(pool: Pool, asking: Asking, rollout: Rollout) -> FrozenSet[str]:
-    """Nodes that the open rollout has changed. What was done before this run began may need something again, as what
-    was repaired may be sick, and is then this run's to do."""
+def _over(pool: Pool, asking: Asking) -> FrozenSet[str]:
+    """Nodes that the open rollout has changed. What was repaired may be sick again, and is then this run's to repair,
+    if that is what it has found."""
     if pool.rollout is None:
         return frozenset()
     us = pool.rollout.runs.get(asking.run)
-    asked_again = {host.node for host in rollout.of_run.values() if host.plan}
     return frozenset(node for node, at in pool.rollout.done.items()
-                     if us is None or at >= us.since or (asking.aim != REPAIR and node not in asked_again))
+                     if asking.aim != REPAIR or us is None or at >= us.since)
 
 
 def _is_under_way(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> bool:
     """Whether a run has changed hosts of a unit, or does. Where all that began turned out to need nothing, the others
     are asked about anew, as what has come about meanwhile counts for them."""
     nodes = {rollout.hosts[name].node for name in unit.hosts}
-    return any(goes_on(pool, node, asking.run) for node in nodes) or not nodes.isdisjoint(_over(pool, asking, rollout))
+    return any(goes_on(pool, node, asking.run) for node in nodes) or not nodes.isdisjoint(_over(pool, asking))
 
 
 def _without_unconfirmed(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Pool:
@@ -794,7 +798,7 @@ def _missing(pool: Pool, asking: Asking, rollout: Rollout, unit: Unit) -> Option
     come about there since it was planned is not this run's."""
     left = pool.rollout.left if pool.rollout is not None else {}
     is_reserved = is_held(pool, rollout.hosts[asking.host].node, asking.run)
-    over = _over(pool, asking, rollout)
+    over = _over(pool, asking)
     why = {}
     for name in unit.hosts:
         node = rollout.hosts[name].node
@@ -957,7 +961,7 @@ def _present(
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (
         name in kept and name not in rollout.of_run and alone)}
-    over = _over(pool, asking, rollout)
+    over = _over(pool, asking)
     done = {names[node] for node in over if node in names}
     of_units = {name for unit in rollout.units for name in unit.hosts}
     waiting = of_units - done - in_progress - half_done - set(failed)
@@ -1096,7 +1100,7 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
         "seconds": {kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
         "last": _read_rollout(data.get("last")),
         "signs": {node: tuple(found) for node, found in data.get("signs", {}).items()},
-        "repaired": _read_instants(data.get("repaired", {})),
+        "returned": _read_instants(data.get("returned", {})),
     })
     # Refused as the record's: where they are refused later, they look as if the user had set them
     _limits_of(pool)

@@ -567,8 +567,12 @@ class TestReturning:
         # Of that run nobody knows yet that it is no more
         assert bed.give_back("a", opens=False)["custody"] == "left"
         bed.client.delete(leases.path_of(NAMESPACE, NODE))
-        assert bed.give_back("a", opens=False)["custody"] == "returned"
+        told = bed.give_back("a", opens=False)
+        assert (told["custody"], told["changed"]) == ("returned", True) and bed.lease() is None
         assert bed.is_open() and bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
+        # Nothing is left of that run
+        assert not claims.claims(bed.node()) and CORDON_REASON not in bed.node()["metadata"]["annotations"]
+        assert not bed.give_back("a", opens=False)["changed"]
 
     def test_failed_checks_keep_it_out_of_service_with_their_words(self, bed: Bed) -> None:
         bed.take("a")

@@ -181,6 +181,16 @@ class TestWhatOnlyTheDriverTells:
         assert done.returncode == 0 and in_words.calls("mig") == 2 and in_words.api.state.pods == [], done.stdout
         assert site.held() == {} and site.cordoned() == []
 
+    def test_pods_that_no_drain_takes_away_are_refused_before_the_node_is_taken(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        stays = pod("monitor")
+        stays["metadata"]["labels"] = {"nvidia.com/gpu-driver-upgrade-drain.skip": "true"}
+        in_words.api.state.pods = [stays]
+        done = site.run({"gpu_plan": first()})
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 2 and "before they may change (driver_reload)" in told, told
+        assert "[playbook.pods_that_stay]" in told and in_words.calls("mig") == 0 and site.held() == {}, told
+
     def test_what_comes_to_wait_for_it_since_it_was_planned_is_left_to_a_later_run(self, in_words: Hosts) -> None:
         site = Site(in_words, names(1))
         done = site.run({"gpu_plan": [SMALL, first()]})

@@ -7,7 +7,7 @@ import json
 import signal
 import socket
 import time
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
@@ -24,19 +24,9 @@ from sites import freeze
 
 from ansible_collections.gpuops.nvidia.plugins.action.gpu_rollout import ActionModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.budget import Budget, NodeReading
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import run as custody
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.custody import Custody
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import wait_for
-from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
-    DEFAULT_POOL,
-    WORKING,
-    Answer,
-    OpenRollout,
-    Pool,
-    Run,
-    read_record,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import WORKING, Answer, read_record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.model import Host
 
 MODULE = "gpuops.nvidia.gpu_rollout"
@@ -241,26 +231,6 @@ def test_a_run_that_waits_is_told_for_whom(controller: Controller, real: RealApi
     for closed, told in ((results[3][0], False), (results[4][0], True)):
         (slot,) = closed["held"]
         assert slot["state"] == WORKING and ("what became of it is not known" in slot["told"]) == told
-
-
-@pytest.mark.parametrize("silent, has_lease, begins", [
-    (40, False, True), (20, False, False), pytest.param(40, True, False, marks=pytest.mark.variation)])
-def test_a_run_that_has_long_been_silent_is_no_more_however_short_anybody_waits(
-    controller: Controller, real: RealApi, namespace: str, silent: int, has_lease: bool, begins: bool
-) -> None:
-    """Its word counts for ten seconds; who has a Lease that was written just now lives."""
-    add_nodes(real, names(2))
-    budget = Budget(real.client(), namespace, DEFAULT_POOL, NodeReading(), lambda run: True)
-    seen = budget.now().replace(microsecond=0) - timedelta(seconds=silent)
-    budget.change(lambda record: record.but(DEFAULT_POOL, Pool("1", rollout=OpenRollout(
-        "other", seen, {"dead@other": Run("other", seen, seen, 10)}))))
-    if has_lease:
-        Custody(real.client(), custody.Run("dead", "other"), namespace, 10, 0, str).hold("gpu-1")
-    tasks = [{MODULE: {"state": "planned", "run": "a", "from_variables": True}, "register": "rollout"},
-             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0}}]
-    started = controller.tasks(tasks, hosts=names(1), variables=variables(
-        real, namespace, gpu_rollout_lease_namespace=namespace))[1][0]
-    assert started["started"] == begins, started
 
 
 def test_what_has_a_place_is_asked_for_first_whoever_began_with_it(

@@ -1522,35 +1522,7 @@ class TestRepairs:
                 room.end(name)
 
 
-class TestAgain:
-    def test_what_was_done_before_a_run_began_is_done_again_where_it_asks_for_something(self) -> None:
-        """As what had been put off, while another controller of the same rollout is at work still."""
-        room = Room(rollout_of(*fleet(3), limit=3))
-        room.begin("h1")
-        room.begin("h2")
-        room.end("h1")
-        assert room.ask("h1").is_final, "it has just done it"
-        room.now += timedelta(minutes=1)
-        assert room.begin("h1", "b").may_start
-        room.end("h1", run="b")
-        assert room.ask("h1", "b").is_final and set(room.pool.rollout.runs) == {"a", "b"}  # type: ignore[union-attr]
-
-    def test_of_a_clique_nobody_is_left_out_for_what_an_earlier_run_has_done(self) -> None:
-        room = Room(rollout_of(*fleet(3, clique="c"), limit=3))
-        for name in ("h1", "h2", "h3"):
-            room.begin(name)
-        room.end("h1")
-        room.now += timedelta(minutes=1)
-        answer = room.ask("h1", "b")
-        assert answer.waiting is not None and answer.waiting.cause is Cause.run, answer
-        for name in ("h2", "h3"):
-            room.end(name)
-        room.now += timedelta(minutes=1)
-        answer = room.ask("h1", "c")
-        assert answer.may_start and set(answer.before) == {"n-h1", "n-h2", "n-h3"}
-
-
-class TestRepaired:
+class TestReturned:
     def test_what_repairs_have_given_back_is_remembered_for_a_day(self) -> None:
         room = Room(rollout_of(*fleet(3)))
         record, at = room.record, NOW
@@ -1559,7 +1531,7 @@ class TestRepaired:
             room.ask(name, aim=aim)
             room.end(name)
             room.close()
-        assert room.pool.repaired == {"n-h1": at, "n-h2": at + timedelta(hours=1)}
+        assert room.pool.returned == {"n-h1": at, "n-h2": at + timedelta(hours=1)}
         assert read_record(written(room.record)).pool(POOL) == room.pool
         room.now = at + timedelta(hours=24)
         # What opens another rollout in its place closes it as well
@@ -1567,7 +1539,16 @@ class TestRepaired:
         room.end("h3")
         room.dead.add("a")
         room.ask("h1", "b", aim="x")
-        assert set(room.pool.repaired) == {"n-h2", "n-h3"} and record.pool(POOL).repaired == {}
+        assert set(room.pool.returned) == {"n-h2", "n-h3"} and record.pool(POOL).returned == {}
+
+    def test_so_is_what_comes_late_of_a_rollout_that_another_one_has_taken_the_place_of(self) -> None:
+        room = Room(rollout_of(*fleet(3), limit=3))
+        room.begin("h1")
+        room.dead.add("a")
+        room.now += timedelta(minutes=15)
+        assert room.ask("h2", "b", aim="y").may_start
+        room.end("h1")
+        assert room.pool.returned == {"n-h1": room.now} and "n-h1" not in room.pool.rollout.done  # type: ignore[union-attr]
 
 
 class TestSharedWords:
@@ -1620,6 +1601,9 @@ def test_a_node_that_was_new_takes_a_place_as_soon_as_it_is_at_work(
         known = host_of(Known("h1", "n"), state, pool, policy(), lambda run: False)
         assert known.in_service == in_service
         assert state is None or beside(state, pool).in_service == in_service
+    if state is not None:
+        there = without_the_gone(Pool(slots={"n": slot}), {"n": state}).slots["n"]
+        assert there.joined == (not counts) and there.counts == in_service, "it is known from then on"
     # Its own run has it join
     pool = Pool(slots={"n": slot}, rollout=OpenRollout("x", NOW, {"dead": Run("c", NOW, NOW)}))
     assert host_of(Known("h1", "n"), state, pool, policy(), lambda run: True).in_service == counts

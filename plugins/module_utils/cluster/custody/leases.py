@@ -82,13 +82,6 @@ def record_of(lease: Mapping[str, Any]) -> Record:
         str(metadata.get("resourceVersion") or ""), str(metadata.get("uid") or ""))
 
 
-def written(lease: Mapping[str, Any]) -> Optional[datetime.datetime]:
-    """When a Lease was written last, by the clock of the API server; None where it does not say."""
-    entries = (lease.get("metadata") or {}).get("managedFields") or ()
-    return max((datetime.datetime.fromisoformat(str(entry["time"]).replace("Z", "+00:00"))
-                for entry in entries if entry.get("time")), default=None)
-
-
 def new(node: Mapping[str, Any], namespace: str, run: Run, seconds: int, now: float) -> Object:
     """A Lease that goes with its Node. now: seconds since the epoch."""
     metadata = node["metadata"]
