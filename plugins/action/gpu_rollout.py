@@ -78,6 +78,7 @@ class ActionModule(ClusterAction):
         "lease_seconds": {"type": "int", "default": 600},
         "unreachable": {"type": "list", "elements": "str", "default": []},
         "unwell": {"type": "list", "elements": "str", "default": []},
+        "was_small": {"type": "bool"},
         "untold": {"type": "list", "elements": "str", "default": []},
         "signs": {"type": "dict", "default": {}},
         "outcome": {"type": "str", "choices": list(records.OUTCOMES)},
@@ -536,7 +537,7 @@ class ActionModule(ClusterAction):
         rollout, began = Rollout.from_dict(planned["rollout"]), datetime.now(timezone.utc)
         refusal, closed = rollout.refused.get(self._host), closed_now(rollout, self._host, began)
         # There is nothing but its window that it could have had to wait for
-        is_small = self._host in rollout.beside and closed is not None
+        is_small = self._host in rollout.beside and closed is not None and options["was_small"] is not False
         waiting = None if refusal is not None or is_small else closed
         last = began + timedelta(seconds=0 if self._task.check_mode else options["timeout"])
         while waiting is not None and waiting.until is not None and waiting.until <= last:

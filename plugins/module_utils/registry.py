@@ -95,7 +95,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
-            later = later if plan.complete else max(later, min(allowed, capability.most))
+            later = later if plan.complete else max(later, _later_of(capability, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
@@ -129,6 +129,11 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         **_validation(host, wanted.get("validation"), is_done),
         **({"kept_as": kept.keep(host, total)} if is_kept else {}),
     }
+
+
+def _later_of(capability: Capability[Any, Any], allowed: Disruption) -> Disruption:
+    least = Disruption.runtime_restart if capability.drains else Disruption.none
+    return max(least, min(allowed, capability.most))
 
 
 def _loads(before: HostFacts, after: HostFacts, deferred: Sequence[Mapping[str, Any]]) -> bool:

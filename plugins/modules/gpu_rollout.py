@@ -110,6 +110,11 @@ options:
     type: list
     elements: str
     default: []
+  was_small:
+    description:
+      - For V(start), whether the host was RV(small) when it was let begin first, where it asks once more. One that was
+        not goes on only while its window is open, where that is all that it has to wait for.
+    type: bool
   untold:
     description:
       - For V(start), hosts of the run whose own V(start) has failed. They are left as they are, their cliques with

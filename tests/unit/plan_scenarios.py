@@ -239,6 +239,7 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
         before = set(getattr(part, "depends_on", ()))
         assert before <= set(earlier), where + part.id + " comes after what is not before it"
         earlier.append(part.id)
+    assert world.capability.drains or not plan.leaving, where + "pods leave for it"
     observation = world.observe(policy, world.facts)
     later = world.capability.facts_after(observation, policy, facts, plan)
     if plan.refusals:

@@ -46,8 +46,8 @@ REASON = 500
 FAILURES = 3
 # How many changes of a kind the expected duration is told from, and how many proofs and kinds are remembered
 REMEMBERED = 20
-# How long it is remembered what was given back: longer than anybody looks at a fleet before he acts upon it
-RETURNED = timedelta(days=1)
+# How many nodes are remembered that were given back: those that can be while a fleet is looked at
+RETURNED = 1000
 PROOFS = 200
 _POOL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -184,8 +184,8 @@ class Pool:
     last:                the rollout that was closed last, while none is open but one that repairs: hosts that are
                          repaired have nothing in common.
     signs:               {node: what was found of it after its last change}, of those of which something was.
-    returned:            {node: when it was given back} within a day, by repairs that are closed, and by runs whose
-                         rollout was over by then.
+    returned:            {node: when it was given back} in rollouts that are over, or by runs whose rollout was over by
+                         then: the last ones.
     """
 
     limit: str = ""
@@ -582,7 +582,8 @@ def closed(record: Record, pool_name: str, run: str) -> Record:
     if opened is not None and run in opened.runs:
         opened = replace(opened, runs={name: each for name, each in opened.runs.items() if name != run})
         if not opened.runs:
-            opened, last, returned = None, _last(pool, opened), _returned(pool, opened)
+            last, returned = _last(pool, opened), _with_returned(pool, opened.done)
+            opened = None
     return record.but(pool_name, replace(
         _without(pool, lambda name: name == run), rollout=opened, last=last, returned=returned))
 
@@ -592,14 +593,9 @@ def _last(pool: Pool, over: Optional[OpenRollout]) -> Optional[OpenRollout]:
     return pool.last if over is None or over.aim == REPAIR else over
 
 
-def _returned(pool: Pool, over: Optional[OpenRollout]) -> Mapping[str, datetime]:
-    """With what a rollout that repairs has given back, once it is over."""
-    return _with_returned(pool, over.done) if over is not None and over.aim == REPAIR else pool.returned
-
-
 def _with_returned(pool: Pool, more: Mapping[str, datetime]) -> Mapping[str, datetime]:
-    known = {**pool.returned, **more}
-    return {node: at for node, at in known.items() if at > max(known.values()) - RETURNED}
+    """With what a rollout has given back that is over."""
+    return dict(sorted({**pool.returned, **more}.items(), key=lambda each: (each[1], each[0]))[-RETURNED:])
 
 
 def _without(pool: Pool, is_over: Callable[[str], bool]) -> Pool:
@@ -716,7 +712,8 @@ def as_opened(pool: Pool, aim: str, now: datetime, runs: Mapping[str, Run]) -> P
     changed counts where it is of the same aim, as changed before."""
     last = _last(pool, pool.rollout)
     before = {**last.before, **last.done} if last is not None and last.aim == aim != REPAIR else {}
-    return replace(pool, limit="", domain_limit="", claims={}, canaries={}, returned=_returned(pool, pool.rollout),
+    returned = pool.returned if pool.rollout is None else _with_returned(pool, pool.rollout.done)
+    return replace(pool, limit="", domain_limit="", claims={}, canaries={}, returned=returned,
                    rollout=OpenRollout(aim, now, runs, before=before))
 
 

@@ -22,7 +22,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.waiting import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     DEFAULT_POOL,
     Pool,
+    Run,
     Slot,
+    as_opened,
     closed,
     ended,
 )
@@ -72,11 +74,16 @@ def at_work() -> Iterator[Callable[[Callable[[], Any]], threading.Thread]]:
         thread.join()
 
 
-@pytest.mark.parametrize("aim", [pytest.param("x", marks=pytest.mark.variation), REPAIR])
+@pytest.mark.parametrize("aim, then", [
+    pytest.param("x", "", marks=pytest.mark.variation), (REPAIR, ""),
+    ("x", "y"), pytest.param("x", "x", marks=pytest.mark.variation)])
 def test_what_failed_while_another_run_was_at_work_keeps_no_node_that_this_one_has_given_back(
-    in_words: Hosts, now: datetime, at_work: Any, aim: str
+    in_words: Hosts, now: datetime, at_work: Any, aim: str, then: str
 ) -> None:
-    """Its checks are made in the middle of a change, and it comes to keep the node for them once that is over."""
+    """Its checks are made in the middle of a change, and it comes to keep the node for them once that is over.
+
+    then: aim of what comes next in the pool.
+    """
     site = Site(in_words, names(2))
     there = in_words.controller.directory
     in_words.put(gpu_validation=AROUND % ("gpu_validation", """
@@ -97,6 +104,9 @@ def test_what_failed_while_another_run_was_at_work_keeps_no_node_that_this_one_h
         site.record(lambda record: closed(ended(
             record.but(DEFAULT_POOL, pool), DEFAULT_POOL, "gpu-1", RUN.identity, "done", "",
             now + timedelta(seconds=60)), DEFAULT_POOL, RUN.identity))
+        if then:
+            site.record(lambda record: record.but(DEFAULT_POOL, as_opened(
+                record.pool(DEFAULT_POOL), then, now, {"c@next": Run("next", now, now, 600)})))
         (there / "given-back").write_text("")
 
     at_work(changes)

@@ -353,13 +353,15 @@ def test_a_reboot_that_the_driver_may_ask_for_waits_for_the_window_in_no_cluster
 ) -> None:
     """Beside that nothing waits for a driver that is not loaded."""
     tasks = [{MODULE: {"state": "planned", "from_variables": True}, "register": "rollout"},
-             {MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0},
-              "failed_when": False}]
-    [_planned, [started]] = controller.tasks(tasks, hosts=names(1), variables={
+             *({MODULE: {"state": "start", "run": "a", "planned": "{{ rollout }}", "from_variables": True, "timeout": 0,
+                         **more}, "failed_when": False} for more in ({}, {"was_small": False}))]
+    [_planned, [started], [again]] = controller.tasks(tasks, hosts=names(1), variables={
         "gpu_planned": planned(disruption="service_restart", may_disturb=later),
         "gpu_rollout_freezes": [freeze()] if is_frozen else []})
     assert started["started"] == (small is not None) and started["allowed_later"] == "driver_reload", started
     assert small is None or started["small"] == small
+    # What it was let begin for, while its window was open, is not known to be small
+    assert again["started"] == (not is_frozen), again
 
 
 def test_an_order_beside_a_cluster_that_is_away_is_not_alone(controller: Controller) -> None:

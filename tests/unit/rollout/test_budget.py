@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout import budget
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.budget import (
     BEAT,
     CLAIM,
@@ -1523,23 +1524,25 @@ class TestRepairs:
 
 
 class TestReturned:
-    def test_what_repairs_have_given_back_is_remembered_for_a_day(self) -> None:
+    def test_what_was_given_back_is_remembered_when_the_rollout_is_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(budget, "RETURNED", 2)
         room = Room(rollout_of(*fleet(3)))
-        record, at = room.record, NOW
-        for number, (name, aim) in enumerate((("h1", REPAIR), ("h2", REPAIR), ("h3", "x"))):
-            room.now += timedelta(hours=number)
+        for number, (name, aim) in enumerate((("h3", "x"), ("h2", REPAIR), ("h1", "y"))):
+            room.now = NOW + timedelta(hours=number)
             room.ask(name, aim=aim)
             room.end(name)
             room.close()
-        assert room.pool.returned == {"n-h1": at, "n-h2": at + timedelta(hours=1)}
+        assert room.pool.returned == {"n-h2": NOW + timedelta(hours=1), "n-h1": NOW + timedelta(hours=2)}
         assert read_record(written(room.record)).pool(POOL) == room.pool
-        room.now = at + timedelta(hours=24)
+        room.now += timedelta(hours=1)
         # What opens another rollout in its place closes it as well
         room.ask("h3", aim=REPAIR)
         room.end("h3")
         room.dead.add("a")
         room.ask("h1", "b", aim="x")
-        assert set(room.pool.returned) == {"n-h2", "n-h3"} and record.pool(POOL).returned == {}
+        assert set(room.pool.returned) == {"n-h1", "n-h3"}
 
     def test_so_is_what_comes_late_of_a_rollout_that_another_one_has_taken_the_place_of(self) -> None:
         room = Room(rollout_of(*fleet(3), limit=3))
