@@ -64,13 +64,13 @@ class ActionModule(CapabilityAction):
             return result
         if self._lack is not None and result["observation"]["pci"]["gpus"]:
             raise self._lack
+        self._whole = result
         if self._task.args.get("save_to"):
             # What is approved is done as it was read
             result["may_disturb"] = Disruption.none.name
-        self._whole = result
-        if self._task.args.get("save_to") and not self._task.check_mode:
-            result["saved_as"] = plan_path(self._task.args["save_to"], str(task_vars["inventory_hostname"]))
-            save(result["plan"], result["saved_as"])
+            if not self._task.check_mode:
+                result["saved_as"] = plan_path(self._task.args["save_to"], str(task_vars["inventory_hostname"]))
+                save(result["plan"], result["saved_as"])
         if self._wants("show") and not self._task.no_log and people_read():
             Display().display(result["text"])
         if self._wants("brief") or (self._wants(FOR_FLEET) and people_read()):

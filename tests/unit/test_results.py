@@ -153,7 +153,6 @@ def test_what_waits_may_come_to_all_that_is_allowed(
     having(activation=Plan(steps=(loads,)), settings=waits, cdi=waits)
     small = plan_host(host, {"activation": {}, "settings": {"allowed_disruption": "none"}})
     assert small["may_disturb"] == "runtime_restart", "pods may have to leave for the least of it"
-    having(activation=Plan(steps=(loads,)), settings=waits, cdi=waits)
     kept = told(keep=True)
     assert (kept["waiting"], kept["may_disturb"], kept["drain"]) == (["settings", "cdi"], most, "none")
     assert told(approved_plan=kept["kept_as"])["may_disturb"] == "none", "nothing is added to what was approved"

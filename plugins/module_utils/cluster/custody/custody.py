@@ -259,11 +259,9 @@ class Custody:
         stays = not (act.opens or act.failures or act.was_taken)
         if stays and _is_had(node, bool(lease_is_there)):
             return self._left(node)
-        # What a run that is no more has said of a node in service keeps nobody from it
-        left = stays and not lease_is_there and _is_taken(node)
-        taken = (_is_taken(node) and not left) or bool(lease_is_there)
-        # Whoever has freed a node by hand may have left its Machine
-        forgotten = left or (not (taken or act.failures or act.was_taken) and surroundings.is_claimed(
+        taken = bool(lease_is_there) or (_is_taken(node) and not stays)
+        # What a run that is no more has said of a node in service, or of its Machine, keeps nobody from it
+        forgotten = not (taken or act.failures or act.was_taken) and (_is_taken(node) or surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node)))
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
             act.unchanged(Met(says.claimed_at(node, self._run), True))
