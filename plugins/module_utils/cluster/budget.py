@@ -545,11 +545,13 @@ def _why_not_kept(record: Record, node: str, since: datetime, met: Met) -> str:
         return ""
     if met.ended:
         return "a run had node %s when its host failed, and has let it go since" % node
-    done = [(name, over[node]) for name, pool in record.pools.items() for over in (
-        *(opened.done for opened in (pool.rollout, pool.last) if opened is not None), pool.returned)
-            if over.get(node, since) > since]
-    return "".join("node %s was changed in pool %s, and given back at %s, after its host was looked at" % (
-        node, name, instant_text(at)) for name, at in done[:1])
+    for name, pool in record.pools.items():
+        rollouts = [opened.done for opened in (pool.rollout, pool.last) if opened is not None]
+        at = max((over[node] for over in (*rollouts, pool.returned) if node in over), default=since)
+        if at > since:
+            return "node %s was changed in pool %s, and given back at %s, after its host was looked at" % (
+                node, name, instant_text(at))
+    return ""
 
 
 def _why_not_opened(record: Record, node: str, run: str, since: datetime, met: Met) -> str:
