@@ -95,7 +95,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
-            later = later if plan.complete else max(later, _later_of(capability, allowed))
+            later = max(later, _later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
@@ -105,7 +105,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
     told = told_of(planned)
-    if approved is not None or not _loads(now, facts, told["deferred"]):
+    if approved is not None or not _answers_anew(now, facts, told["deferred"]):
         later = Disruption.none
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
@@ -131,15 +131,16 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     }
 
 
-def _later_of(capability: Capability[Any, Any], allowed: Disruption) -> Disruption:
-    least = Disruption.runtime_restart if capability.drains else Disruption.none
-    return max(least, min(allowed, capability.most))
+def _later_of(plan: Plan, allowed: Disruption) -> Disruption:
+    """The most disturbing class that is done, of what may come of a plan."""
+    return max((each for each in plan.may_come if each <= max(allowed, Disruption.runtime_restart)),
+               default=Disruption.none)
 
 
-def _loads(before: HostFacts, after: HostFacts, deferred: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether what is done of a plan ends with a driver that has not been asked yet: what waits for anything else, as a
-    person, waits still then."""
-    is_new = after.driver_reloads or after.driver_loaded != before.driver_loaded
+def _answers_anew(before: HostFacts, after: HostFacts, deferred: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether what is done of a plan ends with a driver that could not be asked before: one that it loads, or the loaded
+    one, whose libraries it brings."""
+    is_new = after.driver_reloads or after.driver_changes or after.driver_loaded != before.driver_loaded
     return is_new and not any(part["capability"] == ACTIVATION.name for part in deferred)
 
 

@@ -241,6 +241,13 @@ plan:
       description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
       type: bool
       returned: success
+    may_come:
+      description:
+        - Disruption classes of what may be missing because a driver of this plan cannot be asked yet.
+          C(runtime_restart) stands for what has pods leave and disturbs no others.
+      type: list
+      elements: str
+      returned: success
     waiting:
       description: Capabilities of which not all is planned.
       type: list
@@ -345,10 +352,10 @@ waiting:
   elements: str
 may_disturb:
   description:
-    - The most disturbing class that may be done, once the driver that this plan loads can be asked, of what is
-      RV(waiting), as far as C(allowed_disruption) lets it. C(none) where nothing waits for that, and with O(save_to) or
-      an approved plan, which nothing is added to. At least C(runtime_restart) where pods have to leave for whatever is
-      done of it, as for the division of GPUs.
+    - The most disturbing class that may be done, once the driver that this plan loads, or whose libraries it brings, can
+      be asked, of what is RV(waiting), as far as C(allowed_disruption) lets it. C(none) where nothing waits for that, and
+      with O(save_to) or an approved plan, which nothing is added to. At least C(runtime_restart) where pods have to leave
+      for whatever is done of it, as for the division of GPUs.
   returned: success
   type: str
   sample: driver_reload

@@ -53,6 +53,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import NE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     AFTERWARDS,
     CONFIRMATION,
+    Disruption,
     Plan,
     Step,
     render,
@@ -235,11 +236,16 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
     earlier: List[str] = []
     for part in (*plan.steps, *plan.requirements):
         assert part.id not in earlier, where + "two parts are called " + part.id
-        assert part.disruption <= world.capability.most, where + part.id + " disturbs more than it may"
         before = set(getattr(part, "depends_on", ()))
         assert before <= set(earlier), where + part.id + " comes after what is not before it"
         earlier.append(part.id)
-    assert world.capability.drains or not plan.leaving, where + "pods leave for it"
+    unanswered = world.plan(policy, {**foretold, "driver_reloads": True})
+    if not (unanswered.complete or unanswered.refusals):
+        leave = [Disruption.runtime_restart for step in plan.steps
+                 if step.id in plan.leaving and step.disruption < Disruption.gpu_reset]
+        come = {*leave, *(part.disruption for part in (*plan.steps, *plan.requirements))}
+        assert {each for each in come if each > Disruption.service_restart} <= set(unanswered.may_come), (
+            where + "more comes of it than may, once its driver answers")
     observation = world.observe(policy, world.facts)
     later = world.capability.facts_after(observation, policy, facts, plan)
     if plan.refusals:

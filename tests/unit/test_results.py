@@ -134,33 +134,37 @@ def test_what_a_plan_holds(host: Host) -> None:
     assert list(undocumented(full, documented)) == []
 
 
-@pytest.mark.parametrize("allowed, most", [({}, "driver_reload"), ({"allowed_disruption": "reboot"}, "reboot")])
-def test_what_waits_may_come_to_all_that_is_allowed(
+@pytest.mark.parametrize("allowed, most", [
+    ({}, "gpu_reset"), ({"allowed_disruption": "reboot"}, "reboot"), ({"allowed_disruption": "none"}, "none")])
+def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     host: Host, monkeypatch: pytest.MonkeyPatch, allowed: Dict[str, str], most: str
 ) -> None:
     loads = Step("activation", "module.load", "nvidia", "It is not loaded.")
 
-    def having(**plans: Plan) -> None:
+    def having(brings: Mapping[str, Any] = {"driver_loaded": "580.1"}, **plans: Plan) -> None:
         monkeypatch.setattr(registry, "CAPABILITIES", [
             replace(each, plan=lambda *_given, name=each.name: plans[name], facts_after=(
-                lambda _observed, _policy, facts, plan: facts.but(driver_loaded="580.1") if plan.steps else facts))
+                lambda _observed, _policy, facts, plan: facts.but(**brings) if plan.steps else facts))
             if each.name in plans else each for each in CAPABILITIES])
 
     def told(**more: Any) -> Dict[str, Any]:
         return plan_host(host, {"activation": {}, "settings": allowed, "cdi": {"allowed_disruption": "reboot"}, **more})
 
     waits = Plan(complete=False)
-    having(activation=Plan(steps=(loads,)), settings=waits, cdi=waits)
-    small = plan_host(host, {"activation": {}, "settings": {"allowed_disruption": "none"}})
-    assert small["may_disturb"] == "runtime_restart", "pods may have to leave for the least of it"
+    asks = replace(waits, may_come=(Disruption.gpu_reset, Disruption.reboot))
+    having(activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
     kept = told(keep=True)
     assert (kept["waiting"], kept["may_disturb"], kept["drain"]) == (["settings", "cdi"], most, "none")
     assert told(approved_plan=kept["kept_as"])["may_disturb"] == "none", "nothing is added to what was approved"
-    having(activation=Plan(steps=(loads,)), settings=Plan(), cdi=waits)
-    assert told()["may_disturb"] == "none", "it never disturbs anybody"
-    having(activation=Plan(), settings=waits, cdi=waits)
+    having({"driver_changes": True}, activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
+    assert told()["may_disturb"] == most, "the loaded driver answers once its libraries are there"
+    having(activation=Plan(steps=(loads,)), settings=replace(asks, may_come=(Disruption.runtime_restart,)), cdi=waits)
+    assert told()["may_disturb"] == "runtime_restart", "pods leave for it, whatever is allowed"
+    having(activation=Plan(steps=(loads,)), settings=waits, cdi=waits)
+    assert told()["may_disturb"] == "none", "what is missing disturbs nobody, or waits for a person"
+    having(activation=Plan(), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "it waits for something else"
-    having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=waits, cdi=waits)
+    having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "what it waits for is put off"
 
 

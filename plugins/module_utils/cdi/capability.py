@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from ..core.capability import Capability
-from ..core.plan import Disruption
 from .executors import EXECUTORS
 from .observation import observe
 from .planner import NAME, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, most=Disruption.none)
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS)

@@ -126,8 +126,6 @@ class Capability(Generic[Policy, Observed]):
     transactions:     who keeps the books of its package steps.
     independent:      its actions whose failure keeps nothing back but what depends on that step.
     assumptions:      options that say how the host will be, not what is wanted of it: no part of the policy's digest.
-    most:             the most disturbing class that its steps and requirements may have.
-    drains:           whether pods may have to leave for its steps, whatever their class.
     """
 
     name: str
@@ -142,8 +140,6 @@ class Capability(Generic[Policy, Observed]):
     transactions: Transactions = NoTransactions()
     assumptions: Tuple[str, ...] = ()
     independent: Tuple[str, ...] = ()
-    most: Disruption = Disruption.reboot
-    drains: bool = False
 
 
 @dataclass

@@ -203,6 +203,8 @@ class Plan:
     waiting:    capabilities whose part of it is not complete.
     complete:   whether all that is wanted is planned. What waits for something that no step brings is told in notes,
                 and a step that is missing then does not mean that its effect is there.
+    may_come:   classes of what may be missing because a driver of this plan cannot be asked yet. runtime_restart stands
+                for what has pods leave and disturbs no others, which is done whatever is allowed.
     leaving:    {id of a step that changes single devices: pods, 'namespace/name', that have to be off the node before};
                 of other steps the disruption says all. Not promised: pods come and go.
     returns_to: {id of a step that takes one driver for another: the way back from it}: 'version', 'kernel_module',
@@ -221,6 +223,7 @@ class Plan:
     kept: Tuple[Kept, ...] = ()
     notes: Tuple[str, ...] = ()
     complete: bool = True
+    may_come: Tuple[Disruption, ...] = ()
     waiting: Tuple[str, ...] = ()
     leaving: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     returns_to: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -259,6 +262,7 @@ class Plan:
             "kept": [asdict(kept) for kept in self.kept],
             "notes": list(self.notes),
             "complete": self.complete,
+            "may_come": [each.name for each in self.may_come],
             "waiting": list(self.waiting),
             "leaving": {step: list(pods) for step, pods in self.leaving.items()},
             "returns_to": {step: dict(way) for step, way in self.returns_to.items()},
@@ -282,6 +286,7 @@ class Plan:
             notes=tuple(data["notes"]),
             complete=bool(data["complete"]),
             # A plan of the release before tells none of these
+            may_come=tuple(Disruption[name] for name in data.get("may_come", ())),
             waiting=tuple(data.get("waiting", ())),
             leaving={step: tuple(pods) for step, pods in data.get("leaving", {}).items()},
             returns_to={step: dict(way) for step, way in data.get("returns_to", {}).items()},
@@ -301,6 +306,7 @@ class Plan:
             kept=self.kept + other.kept,
             notes=self.notes + other.notes,
             complete=self.complete and other.complete,
+            may_come=tuple(sorted({*self.may_come, *other.may_come})),
             waiting=self.waiting + other.waiting,
             leaving={**self.leaving, **other.leaving},
             returns_to={**self.returns_to, **other.returns_to},

@@ -3,7 +3,8 @@
 """What the PCI ids of a board tell of it: whom its GPUs are for, and what configures its NVLink fabric. Pure.
 
 Sources: NVIDIA Fabric Manager User Guide (which systems need which daemons), NVIDIA/gpu-driver-container (how an
-NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Installation Guide (supported generations).
+NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Installation Guide (supported generations), NVIDIA Multi-Instance GPU User Guide (which chips have MIG),
+the PCI ID repository (which ids are of which chip).
 """
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ SWITCH_MANAGER = b"SW_MNG"
 _MAXWELL = 0x1340
 _TURING = 0x1E00
 _FIRST_NVLINK5 = 0x2900
+# Before GA100; the other Ampere chips of the first half; those between GH100 and the first of Blackwell
+_WITHOUT_MIG: Tuple[Tuple[int, int], ...] = ((0, 0x207F), (0x2100, 0x22FF), (0x2400, 0x28FF))
 # Before Hopper, GPU work ends with the fabric manager (its configuration key ABORT_CUDA_JOBS_ON_FM_EXIT)
 _HOPPER = 0x2300
 # GB200 and GB300: their switches are in trays of their own, and so is what configures them
@@ -125,6 +128,11 @@ def _is_display(slot: Slot, others: Sequence[Slot]) -> bool:
 def passes_through(driver: str) -> bool:
     """Whether a kernel driver keeps devices for virtual machines: 'vfio-pci', 'nvgrace-gpu-vfio-pci', 'pci-stub' ..."""
     return "vfio" in driver or driver in _STUBS
+
+
+def may_be_divided(device_id: str) -> bool:
+    """Whether the board may have MIG, which only its driver tells for certain."""
+    return not any(first <= int(device_id, 16) <= last for first, last in _WITHOUT_MIG)
 
 
 def in_rack(device_id: str) -> bool:

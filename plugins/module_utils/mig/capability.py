@@ -11,4 +11,4 @@ from .policy import ARGUMENTS, policy_of
 
 CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
                         assumptions=("assume_pods_evicted",),
-                        independent=(MODE, DIVIDE, "service.stop", "service.start"), drains=True)
+                        independent=(MODE, DIVIDE, "service.stop", "service.start"))

@@ -19,6 +19,7 @@ from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
 from ..core.refusal import Refusal
 from ..core.steps import service_step
 from ..hardware import mig_layout
+from ..hardware.boards import may_be_divided
 from ..hardware.holders import FABRIC_MANAGER_UNIT, POD, WATCHERS
 from ..hardware.mig import Mig
 from ..hardware.reset_plan import beginning_with
@@ -118,8 +119,12 @@ def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> P
             "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
     if policy.state == "absent":
         return Plan(steps=tuple(_removal(observation)))
-    return Plan(notes=("What the GPUs are divided into is planned once driver %s answers."
-                       % (facts.driver_loaded or "(not installed yet)"),), complete=False)
+    # Instances are made and destroyed without a reset, while those who have their GPU have left it
+    may_come = (Disruption.runtime_restart, Disruption.gpu_reset, Disruption.reboot)
+    return Plan(
+        notes=("What the GPUs are divided into is planned once driver %s answers."
+               % (facts.driver_loaded or "(not installed yet)"),),
+        complete=False, may_come=may_come if any(may_be_divided(gpu.device_id) for gpu in facts.gpus) else ())
 
 
 def _unwell(observation: Observation) -> Tuple[Refusal, ...]:

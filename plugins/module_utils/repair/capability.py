@@ -10,4 +10,4 @@ from .planner import facts_after, plan
 from .policy import ARGUMENTS, NAME, policy_of
 
 CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
-                        secret_executors=executors_of, assumptions=("assume_pods_evicted",), drains=True)
+                        secret_executors=executors_of, assumptions=("assume_pods_evicted",))

@@ -954,6 +954,8 @@ def _present(
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
     kept = {names[state.name] for state in ours if state.kept}
+    serving = half_done.intersection(names[state.name] for state in nodes.values() if state.ready and not (
+        state.ours or state.cordoned_by or state.by_itself))
     # Of what is no host of this run another one may be the run that has it
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (
@@ -990,7 +992,7 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done),
-        kept=frozenset(kept), stays=frozenset(stays), repaired=frozenset(repaired),
+        kept=frozenset(kept), stays=frozenset(stays), serving=frozenset(serving), repaired=frozenset(repaired),
         done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,
@@ -1087,8 +1089,10 @@ def _written_pool(pool: Pool) -> Dict[str, Any]:
 
 
 def _read_pool(data: Mapping[str, Any]) -> Pool:
+    # What repairs alone had given back, as an earlier release told it
+    returned = data.get("returned", data.get("repaired", {}))
     pool = Pool(**{
-        **data, "rollout": _read_rollout(data["rollout"]),
+        **{name: told for name, told in data.items() if name != "repaired"}, "rollout": _read_rollout(data["rollout"]),
         "slots": {node: _read_slot(slot) for node, slot in data["slots"].items()},
         "proofs": {proof: Proof(**{**told, "at": _read_instant(told["at"])}) for proof, told in data["proofs"].items()},
         "claims": _read_claims(data["claims"]),
@@ -1097,7 +1101,7 @@ def _read_pool(data: Mapping[str, Any]) -> Pool:
         "seconds": {kind: tuple(int(each) for each in known) for kind, known in data["seconds"].items()},
         "last": _read_rollout(data.get("last")),
         "signs": {node: tuple(found) for node, found in data.get("signs", {}).items()},
-        "returned": _read_instants(data.get("returned", {})),
+        "returned": _read_instants(returned),
     })
     # Refused as the record's: where they are refused later, they look as if the user had set them
     _limits_of(pool)

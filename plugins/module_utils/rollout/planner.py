@@ -657,7 +657,7 @@ class _Standing:
             return of_group
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)
-            if not _fits(names, lasting & self._active, lasting, limit):
+            if not self._fits(names, lasting & self._active, lasting, limit):
                 return self._waiting(unit, Cause.person, "%s; %s" % (
                     self._told(part, names, limit), self._for_a_person(lasting)
                     if lasting else "it is larger than that limit"))
@@ -676,10 +676,10 @@ class _Standing:
                 return self._waiting(unit, Cause.turn, "%s is before it, and waits for places" % self._first[part])
         for part, names, limit in parts:
             active, out = self._within(part, self._active), self._within(part, self._out)
-            if _fits(names, active, out, limit):
+            if self._fits(names, active, out, limit):
                 continue
             waiting = self._waiting(unit, Cause.slots, self._told(part, names, limit))
-            if not _fits(names, active - self._passing, out - self._passing, limit):
+            if not self._fits(names, active - self._passing, out - self._passing, limit):
                 return self._deadlock(unit, part, limit) or replace(waiting, lasts=True)
             self._first[part] = unit.name
             return replace(waiting, claims=part if len(names - out) > 1 else "")
@@ -690,7 +690,7 @@ class _Standing:
         active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
         half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
                      if self._was_begun(each)}
-        stuck = [name for name, names in half_done.items() if not _fits(frozenset(names), active, out, limit)]
+        stuck = [name for name, names in half_done.items() if not self._fits(frozenset(names), active, out, limit)]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
         return self._waiting(unit, Cause.person, (
@@ -717,7 +717,7 @@ class _Standing:
 
     def _told(self, part: str, names: FrozenSet[str], limit: int) -> str:
         out = self._within(part, self._out)
-        needs = "needs %d, and " % len(names - out)
+        needs = "needs %d, and " % len(names - (out - self._present.serving))
         began = tuple(sorted(self._passing.difference(self._slots.in_progress)))
         beginning = "; %d about to begin (%s)" % (len(began), some(began)) if began else ""
         domain = domain_of(part)
@@ -740,7 +740,10 @@ class _Standing:
         since = before[1] if before and before[0] == cause.value else self._present.now
         return Waiting(unit, cause, why, since, until)
 
-
-def _fits(names: FrozenSet[str], active: AbstractSet[str], out: AbstractSet[str], limit: int) -> bool:
-    """Whether they may begin: those at work stay within the limit, and none more is out of service than it says."""
-    return len(active | names) <= limit and (names <= out or len(out | names) <= limit)
+    def _fits(self, names: FrozenSet[str], active: AbstractSet[str], out: AbstractSet[str], limit: int) -> bool:
+        """Whether they may begin: those at work stay within the limit, and none more is out of service than it says.
+        Those that are in service and have their places already have no part in that: they would wait for each other."""
+        serving = self._present.serving
+        if not names.isdisjoint(serving):
+            out = out - serving
+        return len(active | names) <= limit and (names <= out or len(out | names) <= limit)

@@ -10,5 +10,4 @@ from .planner import CHANGE, CHANGE_ECC, KEEP_ECC, UNLOCK, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
 CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
-                        assumptions=("assume_pods_evicted",), independent=(CHANGE, UNLOCK, KEEP_ECC, CHANGE_ECC),
-                        drains=True)
+                        assumptions=("assume_pods_evicted",), independent=(CHANGE, UNLOCK, KEEP_ECC, CHANGE_ECC))

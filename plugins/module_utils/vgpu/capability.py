@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from ..core.capability import Capability
-from ..core.plan import Disruption
 from .executors import EXECUTORS, secret_executors
 from .observation import NAME, observe
 from .planner import plan
 from .policy import ARGUMENTS, policy_of
 
 CAPABILITY = Capability(
-    NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, secret_executors=secret_executors,
-    most=Disruption.service_restart)
+    NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, secret_executors=secret_executors)

@@ -51,6 +51,8 @@ RUN_SECONDS, HOST_SECONDS = 600, 15
 MOST_REPETITIONS = 5
 # How many nodes the admin has cordoned at most at a time
 MOST_CORDONS = 1
+# In how many of a hundred storms with room for it a node is out of service by an admin from the beginning
+STANDS = 40
 # The storm is over so long after it began
 STORM_SECONDS = 40
 # What becomes of a host whose change is at work: how many of a hundred
@@ -229,7 +231,11 @@ def seen(item: Mapping[str, Any], asked: str, at: str = "") -> Seen:
 
 
 def judge(nodes: Sequence[Seen], limit: int, of_zone: int, opens: str = "") -> List[str]:
-    """What was wrong with these versions, in words. opens: when a change may begin, as the audit log has times."""
+    """What was wrong with these versions, in words. opens: when a change may begin, as the audit log has times.
+
+    What an admin has taken out of service since before the first request counts whenever a run takes another one. What
+    he takes meanwhile may come between a run's question and its cordon.
+    """
     wrong: List[str] = []
     now: Dict[str, Seen] = {}
     for each in nodes:
@@ -242,8 +248,9 @@ def judge(nodes: Sequence[Seen], limit: int, of_zone: int, opens: str = "") -> L
         if each.ours and not (before and before.ours) and each.at < opens:
             wrong.append("version %d of %s: cordoned at %s, before its window opens" % (
                 each.version, each.name, each.at))
+        is_taken = each.ours and not (before and before.ours)
         now[each.name] = each
-        ours = [one for one in now.values() if one.ours]
+        ours = [one for one in now.values() if one.ours or (is_taken and one.cordoned and not one.at)]
         if each.ours and len(ours) > limit:
             wrong.append("version %d: %d of %d are out of service: %s" % (
                 each.version, len(ours), limit, ", ".join(sorted(one.name for one in ours))))
@@ -352,11 +359,14 @@ class Admin:
             self._theirs.discard(name)
         elif not is_cordoned and len(self._theirs) < MOST_CORDONS and self._dice.random() < 0.5:
             self._theirs.add(name)
-            self._write(name, True, "kubectl-cordon")
+            self.cordon(name)
         elif len(self._theirs) == MOST_CORDONS:
             # What he has taken out of service counts: with more of them nothing would ever begin
             self.uncordon(next(iter(self._theirs)))
             self._theirs.clear()
+
+    def cordon(self, name: str) -> None:
+        self._write(name, True, "kubectl-cordon")
 
     def uncordon(self, name: str) -> None:
         self._write(name, None, "kubectl-uncordon")
@@ -516,6 +526,9 @@ class Storm:
             ", canaries are watched" if self.soak else "",
             ", from %s on" % self.opens.strftime("%H:%M") if self.opens else "")]
         admin = Admin(self.api.client(), self.names, random.Random(self.dice.random()))
+        if self.limit > 2 and self.of_zone > 1 and self.dice.random() * 100 < STANDS:
+            admin.cordon(self.dice.choice(self.names))
+            told[0] += ", one cordoned before"
         kubelets = Kubelets(self.bed.kubelets, self.place, random.Random(self.dice.random()))
         audit = Audit(self.api)
         with kubelets.at_work():
@@ -555,6 +568,8 @@ class Storm:
         last = {each.name: each for each in nodes}
         wrong += ["%s stays cordoned: %s" % (each.name, each.reason) for each in last.values() if each.cordoned]
         wrong += ["pod %s was deleted, not evicted" % name for name in audit.deleted_pods()]
+        wrong += ["when all was over, %s" % said for pool in self.pools() for said in (
+            *("%s had a place" % name for name in pool["slots"]), *(["a rollout was open"] if pool["rollout"] else []))]
         assert not wrong, "\n".join([*wrong, *told])
         return told
 
@@ -638,11 +653,13 @@ class Storm:
 
     def failed(self) -> Dict[str, str]:
         """{node: why} of the places that failed changes keep."""
+        return {name: str(slot.get("reason") or "") for pool in self.pools()
+                for name, slot in pool["slots"].items() if slot.get("state") == "failed"}
+
+    def pools(self) -> List[Dict[str, Any]]:
         found = self.client.find("/api/v1/namespaces/%s/configmaps/gpuops-rollout" % self.namespace)
         record = json.loads(((found or {}).get("data") or {}).get("record") or "{}")
-        pools = (record.get("pools") or {}).values()
-        return {name: str(slot.get("reason") or "") for pool in pools
-                for name, slot in (pool.get("slots") or {}).items() if slot.get("state") == "failed"}
+        return list((record.get("pools") or {}).values())
 
     def free(self, name: str) -> None:
         self.controllers[0].tasks([{"gpuops.nvidia.gpu_rollout": {

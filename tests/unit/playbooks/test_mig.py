@@ -181,6 +181,22 @@ class TestWhatOnlyTheDriverTells:
         assert done.returncode == 0 and in_words.calls("mig") == 2 and in_words.api.state.pods == [], done.stdout
         assert site.held() == {} and site.cordoned() == []
 
+    @pytest.mark.parametrize("there", [SEEN, pytest.param({}, marks=pytest.mark.variation)])
+    def test_what_nothing_had_foretold_waits_for_a_turn_of_its_own(
+        self, in_words: Hosts, there: Mapping[str, Any]
+    ) -> None:
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **there)]
+        in_words.api.state.pods = [pod("trainer")]
+        unforetold = {**first(), "may_disturb": "none"}
+        rest = planned(Plan(host="gpu-1", steps=(MODE,), leaving={MODE.id: ("team/trainer",)}))
+        done = site.run({"gpu_plan": [unforetold, unforetold, rest]}, gpu_mig_labels=True)
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 0 and in_words.calls("mig") == (1 if there else 2), told
+        assert ("Left to the next run, which takes the node out of service for it: mig" in told) == bool(there), told
+        assert in_words.label(STATE) == ("pending" if there else "success"), told
+        assert in_words.api.state.pods != [] and site.cordoned() == [] and site.held() == {}, told
+
     def test_pods_that_no_drain_takes_away_are_refused_before_the_node_is_taken(self, in_words: Hosts) -> None:
         site = Site(in_words, names(1))
         stays = pod("monitor")

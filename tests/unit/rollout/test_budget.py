@@ -168,6 +168,10 @@ class TestRecord:
         for name in ("before", "aim", "joined", "domain"):
             del data["pools"][POOL]["slots"]["n"][name]
         assert read_record(json.dumps(data)) == record
+        # What repairs had given back was told by another name
+        data["pools"][POOL]["repaired"] = {"m": data["pools"][POOL]["slots"]["n"]["since"]}
+        del data["pools"][POOL]["returned"]
+        assert read_record(json.dumps(data)).pool(POOL).returned == {"m": NOW}
         # One that was tried anew kept what had failed by another name
         slot = data["pools"][POOL]["slots"]["n"]
         slot.update(state="working", failure=dict(slot, failure=None))
@@ -671,6 +675,31 @@ class TestSlots:
         room.end("new", FAILED)
         assert room.ask("h2").may_start
 
+    @pytest.mark.parametrize("was", [{"in_service": False}, {"ready": False}], ids=str)
+    def test_what_a_dead_run_began_with_and_is_at_work_again_needs_room_beside_what_is_out(
+        self, was: Dict[str, Any]
+    ) -> None:
+        hosts = fleet(6)
+        room = Room(rollout_of(*(replace(each, **was) if each.name in ("h3", "h4") else each for each in hosts)))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, **was) for name in ("h3", "h4")})
+        for name in ("h1", "h2") if "ready" not in was else ("h3",):
+            room.begin(name)
+        for name in ("h3", "h4") if "ready" not in was else ("h1",):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=name in ("h1", "h2")) for name in (
+            "h1", "h2", "h3", "h4")})
+        room.rollout = rollout_of(*hosts)
+        assert [room.ask(name, "b").may_start for name in ("h3", "h4")] == [False, False]
+        # What is out goes on all the same, and they come after it
+        for name in ("h1", "h2"):
+            assert not room.ask("h3", "b").may_start and room.begin(name, "b").may_start
+        assert not room.ask("h3", "b").may_start
+        for name, then in (("h1", "h3"), ("h2", "h4")):
+            room.nodes["n-" + name] = NodeState("n-" + name)
+            room.end(name, run="b")
+            assert room.begin(then, "b").may_start
+
     def test_a_node_that_was_in_service_keeps_its_place_with_a_taint(self) -> None:
         room = Room(rollout_of(*fleet(2), limit=1))
         room.ask("h1")
@@ -1093,6 +1122,7 @@ class TestDeadlock:
         room.begin("x1")
         room.begin("y1")
         room.dead = {"a"}
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=True) for name in ("x1", "y1")})
         room.rollout = rollout_of(*(replace(each, half_done=each.name in ("x1", "y1")) for each in hosts), limit=limit,
                                   unit_mode=mode)
         return room
@@ -1854,9 +1884,27 @@ class Cluster:
 
     def out(self, domain: Optional[str] = None) -> Set[str]:
         of_nodes = {state.name for state in self.nodes.values() if state.cordoned_by or not state.ready}
-        held = {*of_nodes, *self.begun, *self.failed, *self.sure.intersection(self.reserved)} - self.new
+        begun_with = {node for node in self.begun if not self._serves(node)}
+        held = {*of_nodes, *begun_with, *self.failed, *self.sure.intersection(self.reserved)} - self.new
         gone = {node for node in held if node not in self.nodes}
         return {node for node in held - gone if domain is None or self.hosts[node[2:]].domain == domain}
+
+    def _serves(self, node: str) -> bool:
+        """Whether it is at work, though a run that is no more has begun with it."""
+        state = self.nodes.get(node)
+        return state is not None and state.in_service and not state.ours and not self.is_alive(self.begun[node])
+
+    def joins(self, node: str) -> None:
+        """A new one is at work, which only the run that changes it does not count."""
+        if node in self.new:
+            self.nodes[node] = NodeState(node, domain=self.hosts[node[2:]].domain)
+            if node not in self.begun or not self.is_alive(self.begun[node]):
+                self.new.discard(node)
+
+    def had_no_time(self, node: str) -> None:
+        """Its run was killed before it could take it out of service."""
+        if node in self.begun and not self.is_alive(self.begun[node]) and node not in self.taken_over:
+            self._is_ours(node, False)
 
     def ask(self, run: str, name: str) -> bool:
         """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
@@ -1910,6 +1958,7 @@ class Cluster:
 
     def dies(self, run: str) -> None:
         self.dead.add(run)
+        self.new.difference_update([node for node in self.new if self.begun.get(node) == run and self._serves(node)])
         self.reserved = {node: each for node, each in self.reserved.items() if each != run}
 
     def lives(self, run: str) -> None:
@@ -1979,7 +2028,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         cluster.now += timedelta(seconds=data.draw(st.sampled_from([0, 1, 300])))
         living = [run for run in cluster.names if run not in cluster.dead]
         what = data.draw(st.sampled_from(["ask"] * 6 + ["conclude"] * 4 + [
-            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "die", "live", "live", "delete", "free"]))
+            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "die", "live", "live", "delete", "free", "join", "bare"]))
         node = data.draw(st.sampled_from([each.node for each in hosts]))
         if what == "ask" and living:
             run = data.draw(st.sampled_from(living))
@@ -2001,6 +2050,10 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
             cluster.dies(living[0])
         elif what == "live" and cluster.dead:
             cluster.lives(min(cluster.dead))
+        elif what == "join":
+            cluster.joins(node)
+        elif what == "bare":
+            cluster.had_no_time(node)
         elif what == "delete" and node in cluster.nodes and node not in {
                 *cluster.begun, *cluster.failed, *cluster.reserved}:
             del cluster.nodes[node]

@@ -263,6 +263,9 @@ class Custody:
         # What a run that is no more has said of a node in service, or of its Machine, keeps nobody from it
         forgotten = not (taken or act.failures or act.was_taken) and (_is_taken(node) or surroundings.is_claimed(
             surroundings.machine_of(self._cluster, node)))
+        if forgotten and stays and surroundings.marks_of(self._cluster, node, self._now):
+            # To be put right once nobody else is at work there, which who opens nothing has no reason to wait for
+            forgotten = False
         if says.was_cordoned_without_claim(node) and not (taken or act.failures):
             act.unchanged(Met(says.claimed_at(node, self._run), True))
         if act.failures and not act.was_taken and self._is_wanted(node):

@@ -606,6 +606,21 @@ class TestOptOutsOnTheDouble:
         error = refused("cluster.node_contended", bed.take, "a")
         assert "Machine m was changed by others" in error.found and bed.end() == before
 
+    @pytest.mark.parametrize("mark", [
+        {"annotations": {"weave.works/kured-reboot-in-progress": "2026-01-01"}}, {"labels": {UPGRADE: "drain-required"}}])
+    def test_who_opens_nothing_waits_for_no_other_manager(self, bed: Bed, mark: Dict[str, Dict[str, str]]) -> None:
+        """What is left of the dead run is put right once nobody else is at work there."""
+        bed.take("dead")
+        bed.uncordon()
+        bed.client.delete(leases.path_of(NAMESPACE, NODE))
+        bed.write("another", **mark)
+        before = bed.time.now
+        assert bed.give_back("a", opens=False, wait=600.0)["custody"] == "returned" and bed.time.now == before
+        assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
+        assert "dead" in str(claims.claims(bed.node())) and bed.is_open()
+        bed.write("another", **{kind: dict.fromkeys(said) for kind, said in mark.items()})
+        assert bed.give_back("a", opens=False)["changed"] and not claims.claims(bed.node())
+
     def test_the_machine_is_not_replaced_meanwhile(self, bed: Bed, store: Store) -> None:
         store.put({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {
             "name": "m", "namespace": "default"}, "spec": {}})
