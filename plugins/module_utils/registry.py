@@ -138,8 +138,8 @@ def _later_of(plan: Plan, allowed: Disruption) -> Disruption:
 
 
 def _answers_anew(before: HostFacts, after: HostFacts, deferred: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether what is done of a plan ends with a driver that could not be asked before: one that it loads, or the loaded
-    one, whose libraries it brings."""
+    """Whether what is done of a plan ends with a driver that could not be asked before: one that it loads, or the one
+    that is loaded, whose libraries it brings."""
     is_new = after.driver_reloads or after.driver_changes or after.driver_loaded != before.driver_loaded
     return is_new and not any(part["capability"] == ACTIVATION.name for part in deferred)
 

@@ -352,10 +352,10 @@ waiting:
   elements: str
 may_disturb:
   description:
-    - The most disturbing class that may be done, once the driver that this plan loads, or whose libraries it brings, can
-      be asked, of what is RV(waiting), as far as C(allowed_disruption) lets it. C(none) where nothing waits for that, and
-      with O(save_to) or an approved plan, which nothing is added to. At least C(runtime_restart) where pods have to leave
-      for whatever is done of it, as for the division of GPUs.
+    - The most disturbing class that may be done, once the driver that this plan loads, or whose libraries it brings,
+      can be asked, of what is RV(waiting), as far as C(allowed_disruption) lets it. C(none) where nothing waits for
+      that, and with O(save_to) or an approved plan, which nothing is added to. At least C(runtime_restart) where pods
+      have to leave for whatever is done of it, as for the division of GPUs.
   returned: success
   type: str
   sample: driver_reload

@@ -3,8 +3,8 @@
 """What the PCI ids of a board tell of it: whom its GPUs are for, and what configures its NVLink fabric. Pure.
 
 Sources: NVIDIA Fabric Manager User Guide (which systems need which daemons), NVIDIA/gpu-driver-container (how an
-NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Installation Guide (supported generations), NVIDIA Multi-Instance GPU User Guide (which chips have MIG),
-the PCI ID repository (which ids are of which chip).
+NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Installation Guide (supported generations),
+NVIDIA MIG User Guide (which chips have it), PCI ID Repository (which chips have which ids).
 """
 from __future__ import annotations
 

@@ -122,8 +122,10 @@ def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> P
         return Plan(steps=(*goes, *_forget_all(observation.former, tuple(step.id for step in goes))))
     changes_ecc = any(ECC in there for there in (
         *(entry.values for entry in policy.entries), *observation.former.values()))
-    return Plan(complete=False, may_come=(Disruption.gpu_reset,) if changes_ecc else (), notes=(
-        "What the GPUs are set to is planned once driver %s answers." % (facts.driver_loaded or "(not installed yet)"),))
+    return Plan(
+        notes=("What the GPUs are set to is planned once driver %s answers."
+               % (facts.driver_loaded or "(not installed yet)"),),
+        complete=False, may_come=(Disruption.gpu_reset,) if changes_ecc else ())
 
 
 def _silent(observation: Observation) -> Tuple[Refusal, ...]:

@@ -57,7 +57,8 @@ def theirs(name: str, version: int) -> Seen:
     ([theirs("n1", 1), free("n1", 2)], ["a cordon of others is gone"]),
     ([theirs("n1", 1), free("n1", 2, by="/api/v1/nodes/n1?" + Admin.UNCORDONS)], []),
     ([taken("n1", 1, reason="")], ["cordoned, and nobody is told why"]),
-), ids=("in turn", "too many", "too many of a zone", "beside an admin's", "beside an admin's of a zone", "not ours", "an admin's own", "without a reason"))
+), ids=("in turn", "too many", "too many of a zone", "beside an admin's",
+        "beside an admin's of a zone", "not ours", "an admin's own", "without a reason"))
 def test_what_went_wrong_is_told(versions: List[Seen], wrong: List[str]) -> None:
     found = judge(versions, limit=2, of_zone=1)
 

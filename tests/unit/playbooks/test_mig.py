@@ -189,7 +189,8 @@ class TestWhatOnlyTheDriverTells:
         in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **there)]
         in_words.api.state.pods = [pod("trainer")]
         unforetold = {**first(), "may_disturb": "none"}
-        rest = planned(Plan(host="gpu-1", steps=(MODE,), leaving={MODE.id: ("team/trainer",)}))
+        divides = replace(MODE, disruption=Disruption.none)
+        rest = planned(Plan(host="gpu-1", steps=(divides,), leaving={MODE.id: ("team/trainer",)}))
         done = site.run({"gpu_plan": [unforetold, unforetold, rest]}, gpu_mig_labels=True)
         told = " ".join(done.stdout.split())
         assert done.returncode == 0 and in_words.calls("mig") == (1 if there else 2), told

@@ -2028,11 +2028,12 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         cluster.now += timedelta(seconds=data.draw(st.sampled_from([0, 1, 300])))
         living = [run for run in cluster.names if run not in cluster.dead]
         what = data.draw(st.sampled_from(["ask"] * 6 + ["conclude"] * 4 + [
-            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "die", "live", "live", "delete", "free", "join", "bare"]))
+            "end", "end", "cordon", "uncordon", "not ready", "look", "die", "die", "live", "live", "delete", "free",
+            "join", "bare"]))
         node = data.draw(st.sampled_from([each.node for each in hosts]))
         if what == "ask" and living:
             run = data.draw(st.sampled_from(living))
-            own = list(cluster.rollouts[run].of_run)
+            own = [name for name in cluster.rollouts[run].of_run if cluster.hosts[name].node not in cluster.changed]
             name = data.draw(st.sampled_from(own)) if own else ""
             if own and (run, name) not in [each[:2] for each in cluster.pending]:
                 cluster.ask(run, name)

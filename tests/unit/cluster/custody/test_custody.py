@@ -607,7 +607,8 @@ class TestOptOutsOnTheDouble:
         assert "Machine m was changed by others" in error.found and bed.end() == before
 
     @pytest.mark.parametrize("mark", [
-        {"annotations": {"weave.works/kured-reboot-in-progress": "2026-01-01"}}, {"labels": {UPGRADE: "drain-required"}}])
+        {"annotations": {"weave.works/kured-reboot-in-progress": "2026-01-01"}},
+        {"labels": {UPGRADE: "drain-required"}}])
     def test_who_opens_nothing_waits_for_no_other_manager(self, bed: Bed, mark: Dict[str, Dict[str, str]]) -> None:
         """What is left of the dead run is put right once nobody else is at work there."""
         bed.take("dead")
