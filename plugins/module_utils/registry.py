@@ -95,7 +95,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
-            later = max(later, _later_of(plan, allowed))
+            later = max(later, later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
@@ -131,7 +131,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     }
 
 
-def _later_of(plan: Plan, allowed: Disruption) -> Disruption:
+def later_of(plan: Plan, allowed: Disruption) -> Disruption:
     """The most disturbing class that is done, of what may come of a plan."""
     return max((each for each in plan.may_come if each <= max(allowed, Disruption.runtime_restart)),
                default=Disruption.none)

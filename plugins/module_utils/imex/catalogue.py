@@ -16,6 +16,8 @@ NODES_FILE = "/etc/nvidia-imex/nodes_config.cfg"
 
 MODULE_FILE = "/etc/modprobe.d/gpuops-nvidia-imex.conf"
 CHANNEL0_OPTION, COUNT_OPTION = "NVreg_CreateImexChannel0", "NVreg_ImexChannelCount"
+# Of a driver whose options name no other (nv-reg.h of NVIDIA/open-gpu-kernel-modules)
+DEFAULT_COUNT = "2048"
 # What the loaded driver goes by, without the prefix of its options
 PARAMETERS_FILE = "/proc/driver/nvidia/params"
 COUNT_PARAMETER = "ImexChannelCount"

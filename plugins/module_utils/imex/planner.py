@@ -3,6 +3,7 @@
 """From what is there to IMEX in the wanted mode. Pure."""
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Tuple
 
 from ..core import assignments, daemons
@@ -16,6 +17,7 @@ from .catalogue import (
     CHANNEL0_OPTION,
     CONFIGURATION,
     COUNT_OPTION,
+    DEFAULT_COUNT,
     MODULE_FILE,
     NODES_FILE,
     READY,
@@ -186,14 +188,21 @@ def _wait_steps(
 
 
 def _requirements(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[Requirement, ...]:
-    """The driver reads its options when it is loaded; one that is about to be loaded reads those of an earlier run."""
-    wanted = str(policy.channel_count)
-    if not policy.channel_count or observation.channels in ("", wanted):
+    wanted, there = str(policy.channel_count), _channels_by_then(observation, facts)
+    if not policy.channel_count or there in ("", wanted):
         return ()
     return (Requirement(
         NAME, REBOOT, "%s IMEX channels" % wanted,
-        "The loaded driver has %s channels and takes another number when it is loaded again." % observation.channels,
-        Disruption.reboot, {"before": {"channels": observation.channels}, "after": {"channels": wanted}}),)
+        "The loaded driver has %s channels and takes another number when it is loaded again." % there,
+        Disruption.reboot, {"before": {"channels": there}, "after": {"channels": wanted}}),)
+
+
+def _channels_by_then(observation: Observation, facts: HostFacts) -> str:
+    """The driver reads its options when it is loaded; one that is about to be loaded reads those of an earlier run."""
+    if not _exchanged(observation, facts):
+        return observation.channels
+    found = re.search(r"\b%s=(\d+)" % COUNT_OPTION, observation.options or "")
+    return found.group(1) if found else DEFAULT_COUNT
 
 
 # other modes

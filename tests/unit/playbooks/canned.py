@@ -14,7 +14,7 @@ from controller import Controller
 from stand_ins import kept
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, digest, render
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, later_of, told_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES
 
@@ -54,7 +54,7 @@ def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: 
         "changed": False, "plan": plan.to_dict(), "text": render(plan), "digest": "0", "kept_as": "/kept",
         "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
         "converged": is_done, "waiting": list(plan.waiting),
-        "may_disturb": allowed.name if plan.waiting else "none", "unfinished": [], "expected_seconds": None,
+        "may_disturb": later_of(plan, allowed).name, "unfinished": [], "expected_seconds": None,
         "gpus": 1, "checks": [],
         "change": Change("" if is_done else digest(plan.to_dict()), "" if is_done else "policy", "1 x 10de:2330",
                          "debian-13 x86_64", "containerd").to_dict(),

@@ -132,7 +132,8 @@ class TestWhatTheNodeSays:
 
 def first(allowed: Disruption = Disruption.driver_reload) -> Dict[str, Any]:
     """A driver is to be loaded, which takes nobody's work away, before it is known how its GPUs can be divided."""
-    return planned(Plan(steps=(PACKAGES,), waiting=("mig",), complete=False), allowed)
+    return planned(Plan(steps=(PACKAGES,), waiting=("mig",), complete=False, may_come=(
+        Disruption.runtime_restart, Disruption.gpu_reset, Disruption.reboot)), allowed)
 
 
 class TestWhatOnlyTheDriverTells:
@@ -205,7 +206,7 @@ class TestWhatOnlyTheDriverTells:
         in_words.api.state.pods = [stays]
         done = site.run({"gpu_plan": first()})
         told = " ".join(done.stdout.split())
-        assert done.returncode == 2 and "before they may change (driver_reload)" in told, told
+        assert done.returncode == 2 and "before a change of class gpu_reset" in told, told
         assert "[playbook.pods_that_stay]" in told and in_words.calls("mig") == 0 and site.held() == {}, told
 
     def test_what_comes_to_wait_for_it_since_it_was_planned_is_left_to_a_later_run(self, in_words: Hosts) -> None:

@@ -1909,8 +1909,9 @@ class Cluster:
     def ask(self, run: str, name: str) -> bool:
         """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
         asking = Asking(name, run, "c", "x", self.now, patience=timedelta(0))
-        # A run knows whether it has taken a node
-        nodes = {**self.seen, **{node: state for node, state in self.nodes.items() if node in self.begun}}
+        # A run knows whether it has taken a node, and looks at those that have places behind the record
+        held = {*self.begun, *self.record.pool(POOL).slots}
+        nodes = {**self.seen, **{node: state for node, state in self.nodes.items() if node in held}}
         answer = asked(self.record, POOL, asking, self.rollouts[run], nodes, self.is_alive)
         if answer.record is not None:
             self.text = written(answer.record)
