@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import List
 
 import pytest
 from pci_tree import Tree
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boards import works_on_without_fabric_manager
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boards import (
+    may_be_divided,
+    works_on_without_fabric_manager,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 from gpulab import silicon
@@ -78,6 +82,13 @@ def test_every_system_is_told_by_its_devices_alone(
         tree.add(address, device, *more, vpd=BRIDGE_DATA if "15b3" in more else b"")
     facts = host_facts(tree.host)
     assert (facts.fabric, facts.imex, facts.driver_loaded) == (fabric, imex, "")
+
+
+@pytest.mark.parametrize("devices, may", [
+    (["20b2", "20b5", "20f1", "20b7", "2330", "2342", "2901", "2941", "2bb5", "3182", "31c2", "ffff"], True),
+    (["1db6", "1eb8", "2236", "2235", "25b6", "26b9", "27b8"], False)])
+def test_a_layout_may_wait_for_every_board_but_those_that_never_have_one(devices: List[str], may: bool) -> None:
+    assert {may_be_divided(device) for device in devices} == {may}
 
 
 @pytest.mark.parametrize("device, outlives", [("1db3", False), ("20b2", False), ("2330", True), ("2901", True)])
