@@ -202,7 +202,8 @@ def _channels_by_then(observation: Observation, facts: HostFacts) -> str:
     if not _exchanged(observation, facts):
         return observation.channels
     found = re.search(r"\b%s=(\d+)" % COUNT_OPTION, observation.options or "")
-    return found.group(1) if found else DEFAULT_COUNT
+    # What the loaded one has without our file, another one will have as well
+    return found.group(1) if found else observation.channels or DEFAULT_COUNT
 
 
 # other modes

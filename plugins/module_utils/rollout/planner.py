@@ -693,6 +693,10 @@ class _Standing:
         stuck = [name for name, names in half_done.items() if not self._fits(frozenset(names), active, out, limit)]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
+        of_units = frozenset(name for names in half_done.values() for name in names)
+        if not self._fits(frozenset(half_done[unit.name]), active - of_units, out - of_units, limit):
+            # It is what else is out of service that leaves them no room
+            return None
         return self._waiting(unit, Cause.person, (
             "%s; %s are half done, and none of them has room beside the others: a person has to raise the limit, or to "
             "let `unit_modes` have them changed host by host (`rolling`)") % (
@@ -742,8 +746,8 @@ class _Standing:
 
     def _fits(self, names: FrozenSet[str], active: AbstractSet[str], out: AbstractSet[str], limit: int) -> bool:
         """Whether they may begin: those at work stay within the limit, and none more is out of service than it says.
-        Those that are in service and have their places already have no part in that: they would wait for each other."""
-        serving = self._present.serving
-        if not names.isdisjoint(serving):
-            out = out - serving
+        Of what is half done, others that are in service and wait as well have no part in that: each would wait for the
+        other."""
+        if not names.isdisjoint(self._present.half_done):
+            out = out - (self._present.serving - self._active)
         return len(active | names) <= limit and (names <= out or len(out | names) <= limit)

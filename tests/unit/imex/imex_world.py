@@ -44,6 +44,7 @@ class World(world.World):
     disabled: whether we disabled it.
     channel0: whether the channel's node is there.
     channels: number of channels of the loaded driver.
+    others_count: what it has where our file names none.
     cliques:  of its GPUs.
     """
 
@@ -57,6 +58,7 @@ class World(world.World):
     disabled: bool = False
     channel0: bool = False
     channels: str = "2048"
+    others_count: str = "2048"
     cliques: Tuple[str, ...] = (CLIQUE,)
     registering: bool = False
     error: str = ""
@@ -126,7 +128,7 @@ class World(world.World):
         """A driver reads its options when it is loaded."""
         options = dict(word.split("=") for word in self.files.get(MODULE_FILE, "").split() if "=" in word)
         self.channel0 = options.get(CHANNEL0_OPTION) == "1"
-        self.channels = options.get(COUNT_OPTION, "2048")
+        self.channels = options.get(COUNT_OPTION, self.others_count)
         self.outdated = False
 
     def boot(self) -> None:
@@ -209,6 +211,10 @@ class World(world.World):
         other = imex[0] if imex else version
         if other != "none":
             self._install(other)
+
+    def say_channels(self, count: str) -> None:
+        """By somebody else's options, which the loaded driver has read."""
+        self.channels = self.others_count = count
 
     def say_masked(self) -> None:
         """By somebody else."""

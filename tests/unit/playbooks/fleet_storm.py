@@ -238,6 +238,7 @@ def judge(nodes: Sequence[Seen], limit: int, of_zone: int, opens: str = "") -> L
     """
     wrong: List[str] = []
     now: Dict[str, Seen] = {}
+    standing: Set[str] = set()
     for each in nodes:
         before = now.get(each.name)
         was_theirs = before is not None and before.others and before.cordoned
@@ -250,7 +251,11 @@ def judge(nodes: Sequence[Seen], limit: int, of_zone: int, opens: str = "") -> L
                 each.version, each.name, each.at))
         is_taken = each.ours and not (before and before.ours)
         now[each.name] = each
-        ours = [one for one in now.values() if one.ours or (is_taken and one.cordoned and not one.at)]
+        if not each.cordoned:
+            standing.discard(each.name)
+        elif each.others and not each.at:
+            standing.add(each.name)
+        ours = [one for one in now.values() if one.ours or (is_taken and one.name in standing)]
         if each.ours and len(ours) > limit:
             wrong.append("version %d: %d of %d are out of service: %s" % (
                 each.version, len(ours), limit, ", ".join(sorted(one.name for one in ours))))

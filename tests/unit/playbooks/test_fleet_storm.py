@@ -53,12 +53,14 @@ def theirs(name: str, version: int) -> Seen:
     ([taken("n1", 1), taken("n2", 2, "b"), taken("n3", 3, "c")], ["3 of 2 are out of service: n1, n2, n3"]),
     ([taken("n1", 1), taken("n2", 2)], ["2 of 1 of zone a"]),
     ([theirs("n0", 1), taken("n1", 2, "b"), taken("n2", 3, "c")], ["3 of 2 are out of service: n0, n1, n2"]),
-    ([theirs("n0", 1), taken("n1", 2)], ["2 of 1 of zone a"]),
+    ([theirs("n0", 1), replace(theirs("n0", 2), at="later"), taken("n1", 3)], ["2 of 1 of zone a"]),
+    ([theirs("n0", 1), free("n0", 2, by="/api/v1/nodes/n0?" + Admin.UNCORDONS), replace(theirs("n0", 3), at="later"),
+      taken("n1", 4)], []),
     ([theirs("n1", 1), free("n1", 2)], ["a cordon of others is gone"]),
     ([theirs("n1", 1), free("n1", 2, by="/api/v1/nodes/n1?" + Admin.UNCORDONS)], []),
     ([taken("n1", 1, reason="")], ["cordoned, and nobody is told why"]),
 ), ids=("in turn", "too many", "too many of a zone", "beside an admin's",
-        "beside an admin's of a zone", "not ours", "an admin's own", "without a reason"))
+        "beside an admin's of a zone", "beside one of meanwhile", "not ours", "an admin's own", "without a reason"))
 def test_what_went_wrong_is_told(versions: List[Seen], wrong: List[str]) -> None:
     found = judge(versions, limit=2, of_zone=1)
 

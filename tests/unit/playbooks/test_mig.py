@@ -141,7 +141,7 @@ class TestWhatOnlyTheDriverTells:
     JOINS = {"taints": [{"key": "example.com/new", "effect": "NoSchedule"}]}
 
     @pytest.mark.parametrize("there, allowed, is_taken", [
-        (SEEN, Disruption.driver_reload, True), (SEEN, Disruption.service_restart, False),
+        (SEEN, Disruption.driver_reload, True), (SEEN, Disruption.service_restart, True),
         ({}, Disruption.driver_reload, False), ({}, Disruption.reboot, True),
         pytest.param({**JOINS, **SEEN}, Disruption.reboot, False, marks=pytest.mark.variation),
         pytest.param(JOINS, Disruption.reboot, False, marks=pytest.mark.variation),
@@ -214,7 +214,7 @@ class TestWhatOnlyTheDriverTells:
         done = site.run({"gpu_plan": [SMALL, first()]})
         told = " ".join(done.stdout.split())
         assert done.returncode == 2 and in_words.calls("mig") == 0 and site.held() == {}, told
-        assert "steps of class driver_reload may have to be done" in told and "[playbook.needs_more_now]" in told, told
+        assert "steps of class gpu_reset may have to be done" in told and "[playbook.needs_more_now]" in told, told
 
 
 @pytest.mark.parametrize("by_its_turn", [False, True])

@@ -700,6 +700,20 @@ class TestSlots:
             room.end(name, run="b")
             assert room.begin(then, "b").may_start
 
+    def test_those_of_a_slice_wait_for_others_that_are_out_and_for_no_person(self) -> None:
+        hosts, was = fleet(6), {"in_service": False}
+        room = Room(rollout_of(*(replace(each, **was) if each.name in ("h3", "h4") else each for each in hosts)))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in ("h3", "h4")})
+        for name in ("h1", "h2", "h3", "h4"):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=name in ("h1", "h2")) for name in (
+            "h1", "h2", "h3", "h4")})
+        room.rollout = rollout_of(*hosts[2:4])
+        for name in ("h3", "h4"):
+            waiting = room.ask(name, "b").waiting
+            assert waiting is not None and (waiting.cause, waiting.lasts) == (Cause.slots, True), waiting
+
     def test_a_node_that_was_in_service_keeps_its_place_with_a_taint(self) -> None:
         room = Room(rollout_of(*fleet(2), limit=1))
         room.ask("h1")
@@ -1132,6 +1146,24 @@ class TestDeadlock:
         for name in ("x1", "y2"):
             waiting = room.ask(name, "b").waiting
             assert waiting is not None and waiting.cause is Cause.person and "`rolling`" in waiting.why
+
+    def test_a_clique_goes_on_beside_another_one_that_is_at_work_again(self) -> None:
+        hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
+        room = Room(rollout_of(*(replace(each, in_service=each.clique == "x") for each in hosts), host("h5")))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in ("y1", "y2")})
+        for name in ("x2", "y1", "y2"):
+            assert room.begin(name).may_start
+        room.dead.add("a")
+        room.nodes.update({"n-" + each.name: NodeState("n-" + each.name, ours=each.name == "x2") for each in hosts})
+        room.rollout = rollout_of(*(replace(each, half_done=each.name != "x1") for each in hosts), host("h5"))
+        assert not room.ask("y1", "b").may_start
+        for name in ("x1", "x2"):
+            assert room.begin(name, "b").may_start
+        assert not room.ask("y1", "b").may_start
+        for name in ("x1", "x2"):
+            room.nodes["n-" + name] = NodeState("n-" + name)
+            room.end(name, run="b")
+        assert room.begin("y1", "b").may_start
 
     @pytest.mark.parametrize("limit, mode", [(2, "rolling"), (3, "parallel")])
     def test_which_lets_them_go_on(self, limit: int, mode: str) -> None:
@@ -1858,6 +1890,7 @@ class Cluster:
                       for name, state in self.nodes.items()}
         self.seen = dict(self.nodes)
         self.dead: Set[str] = set()
+        self.killed: Set[str] = set()
         self.now = NOW
         # Nodes that a run has begun with and not ended, those of them that another one had begun with, those that are
         # reserved for it, and which of them for sure, and those that failed
@@ -1905,6 +1938,7 @@ class Cluster:
         """Its run was killed before it could take it out of service."""
         if node in self.begun and not self.is_alive(self.begun[node]) and node not in self.taken_over:
             self._is_ours(node, False)
+            self.killed.add(self.begun[node])
 
     def ask(self, run: str, name: str) -> bool:
         """Whether it begins at once; one whose places are reserved begins when they are confirmed."""
@@ -1959,7 +1993,10 @@ class Cluster:
 
     def dies(self, run: str) -> None:
         self.dead.add(run)
-        self.new.difference_update([node for node in self.new if self.begun.get(node) == run and self._serves(node)])
+        joined = [node for node in self.new if self.begun.get(node) == run and self._serves(node)]
+        self.new.difference_update(joined)
+        # What it had not taken yet may be taken with others by then, so that it must not come back
+        self.killed.update([run] if joined else [])
         self.reserved = {node: each for node, each in self.reserved.items() if each != run}
 
     def lives(self, run: str) -> None:
@@ -2050,8 +2087,8 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
             cluster.seen = dict(cluster.nodes)
         elif what == "die" and len(living) > 1:
             cluster.dies(living[0])
-        elif what == "live" and cluster.dead:
-            cluster.lives(min(cluster.dead))
+        elif what == "live" and cluster.dead - cluster.killed:
+            cluster.lives(min(cluster.dead - cluster.killed))
         elif what == "join":
             cluster.joins(node)
         elif what == "bare":
@@ -2136,10 +2173,11 @@ def _comes_to_its_end(cluster: Cluster) -> None:
     for node in sorted(cluster.failed):
         cluster.text = written(ended(cluster.record, POOL, node, "", FREED, "", cluster.now))
     cluster.failed.clear()
-    cluster.nodes = {name: replace(state, ready=True, cordoned_by="", ours=name in cluster.begun)
+    for run in cluster.names:
+        cluster.dies(run)
+    cluster.nodes = {name: replace(state, ready=True, cordoned_by="", ours=state.ours and name in cluster.begun)
                      for name, state in cluster.nodes.items()}
     cluster.seen = dict(cluster.nodes)
-    cluster.dead.update(cluster.names)
     cluster.names = ["last"]
     pool = cluster.record.pool(POOL)
     hosts = [replace(each, half_done=each.node in pool.slots) for each in cluster.hosts.values()]

@@ -717,6 +717,15 @@ class TestNow:
             "waiting": [{"unit": second, "cause": "slots", "since": "2026-07-01T12:00:00+00:00", "until": "", "why": (
                 "needs 1, and in all there are 1 of 1 free; 1 about to begin (%s)" % first.partition(" ")[2])}]}
 
+    def test_of_two_that_are_half_done_and_in_service_as_many_begin_as_may(self) -> None:
+        fleet = [*(host("h%d" % each, half_done=True) for each in (1, 2)), host("h3", cordoned_by="ada")]
+        seen = present(half_done={"h1", "h2"}, serving={"h1", "h2"}, cordoned={"h3": "ada"})
+        rollout = rollout_of(fleet, replace(FREE, limit=Limit(2)))
+        decision = decide(rollout, seen)
+        assert len(starting(decision)) == 1
+        (why,) = (why for name, (cause, why) in waits(decision).items() if cause == "slots")
+        assert why.startswith("needs 1, and in all there are 0 of 2 free"), why
+
 
 class TestStop:
     @pytest.mark.parametrize("failed, most, stops", [(0, 0, False), (1, 0, True), (1, 1, False), (3, 2, True)])

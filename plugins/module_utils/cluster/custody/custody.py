@@ -609,8 +609,10 @@ class Custody:
             if taken and not act.was_taken:
                 act.unchanged(Met(says.claimed_at(node, self._run), True))
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
-        step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
-            node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))
+        step = None
+        if act.failures or taken or act.was_taken:
+            step = self._tried_out(node, lambda node: says.next_withdrawal(node) if not act.failures else says.claim(
+                node, self._run, KEPT + "; ".join(act.failures), _offers(node), True))
         done = change_node(self._cluster, name, act.without if act.failures else _back(node, act), True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])

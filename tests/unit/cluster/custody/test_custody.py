@@ -619,6 +619,8 @@ class TestOptOutsOnTheDouble:
         assert bed.give_back("a", opens=False, wait=600.0)["custody"] == "returned" and bed.time.now == before
         assert bed.node()["metadata"]["labels"].items() >= ADMITTING.items()
         assert "dead" in str(claims.claims(bed.node())) and bed.is_open()
+        foretold = bed.custody("a").give_back(NODE, replace(returning(), opens=False), dry_run=True)
+        assert not foretold["changed"] and not bed.give_back("a", opens=False)["changed"]
         bed.write("another", **{kind: dict.fromkeys(said) for kind, said in mark.items()})
         assert bed.give_back("a", opens=False)["changed"] and not claims.claims(bed.node())
 
