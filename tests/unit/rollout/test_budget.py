@@ -1927,10 +1927,16 @@ class Cluster:
         state = self.nodes.get(node)
         return state is not None and state.in_service and not state.ours and not self.is_alive(self.begun[node])
 
+    def is_past_asking(self, run: str, name: str) -> bool:
+        """Whether it is changed, or this run is at work with it where no Node says so."""
+        node = self.hosts[name].node
+        return node in self.changed or (
+            self.begun.get(node) == run and (node not in self.nodes or not self.nodes[node].ours))
+
     def joins(self, node: str) -> None:
-        """A new one is at work, which only the run that changes it does not count."""
-        if node in self.new:
-            self.nodes[node] = NodeState(node, domain=self.hosts[node[2:]].domain)
+        """A new one is at work, which only the run that changes it does not count, or has just asked for it."""
+        if node in self.new and node not in self.reserved:
+            self.nodes[node] = self.seen[node] = NodeState(node, domain=self.hosts[node[2:]].domain)
             if node not in self.begun or not self.is_alive(self.begun[node]):
                 self.new.discard(node)
 
@@ -2071,7 +2077,7 @@ def test_no_order_of_events_exceeds_a_limit_or_loses_a_slot(data: st.DataObject)
         node = data.draw(st.sampled_from([each.node for each in hosts]))
         if what == "ask" and living:
             run = data.draw(st.sampled_from(living))
-            own = [name for name in cluster.rollouts[run].of_run if cluster.hosts[name].node not in cluster.changed]
+            own = [name for name in cluster.rollouts[run].of_run if not cluster.is_past_asking(run, name)]
             name = data.draw(st.sampled_from(own)) if own else ""
             if own and (run, name) not in [each[:2] for each in cluster.pending]:
                 cluster.ask(run, name)
