@@ -954,8 +954,9 @@ def _present(
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
     kept = {names[state.name] for state in ours if state.kept}
-    serving = half_done.intersection(names[state.name] for state in nodes.values() if state.ready and not (
-        state.ours or state.cordoned_by or state.by_itself))
+    serving = half_done.intersection(
+        names[state.name] for state in nodes.values() if state.ready and state.in_service and not (
+            state.ours or state.cordoned_by or state.by_itself or state.unhealthy)) - unreachable
     # Of what is no host of this run another one may be the run that has it
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (

@@ -690,12 +690,11 @@ class _Standing:
         active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
         half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
                      if self._was_begun(each)}
-        stuck = [name for name, names in half_done.items() if not self._fits(frozenset(names), active, out, limit)]
-        if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
-            return None
+        # What else is out of service may come back, and is not what keeps them waiting then
         of_units = frozenset(name for names in half_done.values() for name in names)
-        if not self._fits(frozenset(half_done[unit.name]), active - of_units, out - of_units, limit):
-            # It is what else is out of service that leaves them no room
+        stuck = [name for name, names in half_done.items()
+                 if not self._fits(frozenset(names), active & of_units, out & of_units, limit)]
+        if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
         return self._waiting(unit, Cause.person, (
             "%s; %s are half done, and none of them has room beside the others: a person has to raise the limit, or to "

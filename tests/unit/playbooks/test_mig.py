@@ -195,9 +195,32 @@ class TestWhatOnlyTheDriverTells:
         done = site.run({"gpu_plan": [unforetold, unforetold, rest]}, gpu_mig_labels=True)
         told = " ".join(done.stdout.split())
         assert done.returncode == 0 and in_words.calls("mig") == (1 if there else 2), told
-        assert ("Left to the next run, which takes the node out of service for it: mig" in told) == bool(there), told
+        left = "Left to the next run, which takes the node out of service for it: mig (steps of class none)."
+        assert (left in told) == bool(there), told
         assert in_words.label(STATE) == ("pending" if there else "success"), told
         assert in_words.api.state.pods != [] and site.cordoned() == [] and site.held() == {}, told
+
+    def test_what_is_refused_of_it_is_told_and_not_left(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
+        unforetold = {**first(), "may_disturb": "none"}
+        refused = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),),
+                               refusals=(Refusal("mig.config_unknown", "all-odd", "a layout", "name one"),)))
+        done = site.run({"gpu_plan": [unforetold, unforetold, refused]}, gpu_mig_labels=True)
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 2 and "[mig.config_unknown]" in told and "Left to the next run" not in told, told
+        assert in_words.label(STATE) == "failed", told
+
+    def test_another_part_that_is_left_says_nothing_of_the_layout(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
+        unforetold = {**first(), "may_disturb": "none"}
+        ecc = Step("settings", "settings.change_ecc", "0000:17:00.0", "ECC changes.", Disruption.gpu_reset)
+        done = site.run({"gpu_plan": [unforetold, unforetold, planned(Plan(host="gpu-1", steps=(ecc,)))]},
+                        gpu_mig_labels=True)
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 0 and "for it: settings (steps of class gpu_reset)" in told, told
+        assert in_words.label(STATE) == "success", told
 
     def test_pods_that_no_drain_takes_away_are_refused_before_the_node_is_taken(self, in_words: Hosts) -> None:
         site = Site(in_words, names(1))

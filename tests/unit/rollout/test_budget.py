@@ -700,6 +700,28 @@ class TestSlots:
             room.end(name, run="b")
             assert room.begin(then, "b").may_start
 
+    @pytest.mark.parametrize("first, is_reached", [
+        ({}, False), ({"in_service": False}, True), ({"ready": False}, True),
+        ({"unhealthy": "0 of 8 GPUs are healthy"}, True)], ids=str)
+    def test_what_is_half_done_and_serves_nobody_is_counted_beside_them(
+        self, first: Dict[str, Any], is_reached: bool
+    ) -> None:
+        hosts, new = fleet(7), ("h2", "h3")
+        room = Room(rollout_of(*(replace(each, in_service=each.name not in new) for each in hosts)))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in new})
+        for name in ("h1", *new):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name) for name in new})
+        room.nodes["n-h1"] = NodeState("n-h1", **first)
+        room.rollout = rollout_of(*(replace(each, reachable=is_reached or each.name != "h1") for each in hosts),
+                                  max_unreachable="100%")
+        begins = []
+        for name in new:
+            begins.append(room.ask(name, "b", unreachable=frozenset() if is_reached else frozenset({"h1"})).may_start)
+            room.nodes["n-" + name] = NodeState("n-" + name, ours=begins[-1])
+        assert begins == [True, False]
+
     def test_those_of_a_slice_wait_for_others_that_are_out_and_for_no_person(self) -> None:
         hosts, was = fleet(6), {"in_service": False}
         room = Room(rollout_of(*(replace(each, **was) if each.name in ("h3", "h4") else each for each in hosts)))
@@ -1146,6 +1168,20 @@ class TestDeadlock:
         for name in ("x1", "y2"):
             waiting = room.ask(name, "b").waiting
             assert waiting is not None and waiting.cause is Cause.person and "`rolling`" in waiting.why
+
+    @pytest.mark.parametrize("limit, cause", [(2, Cause.person), (3, Cause.slots)])
+    @pytest.mark.parametrize("third", [{"ready": False}, {"cordoned_by": "kured", "marks": ("kured",)}], ids=str)
+    def test_what_else_is_out_for_a_while_is_not_what_keeps_them(
+        self, limit: int, cause: Cause, third: Dict[str, Any]
+    ) -> None:
+        room = self.two(limit)
+        room.nodes["n-h5"] = NodeState("n-h5", **third)
+        rollout = room.rollout
+        room.rollout = rollout_of(*rollout.of_run.values(), host("h5"), limit=limit, unit_mode="parallel")
+        waiting = room.ask("x1", "b").waiting
+        assert waiting is not None and waiting.cause is cause, waiting
+        room.nodes["n-h5"] = NodeState("n-h5")
+        assert room.begin("x1", "b").may_start == (limit == 3)
 
     def test_a_clique_goes_on_beside_another_one_that_is_at_work_again(self) -> None:
         hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
