@@ -246,10 +246,10 @@ def judge(nodes: Sequence[Seen], limit: int, of_zone: int, opens: str = "") -> L
             wrong.append("version %d of %s: a cordon of others is gone: %s" % (each.version, each.name, each.by))
         if each.ours and not each.reason:
             wrong.append("version %d of %s: cordoned, and nobody is told why: %s" % (each.version, each.name, each.by))
-        if each.ours and not (before and before.ours) and each.at < opens:
+        is_taken = each.ours and not (before and before.ours)
+        if is_taken and each.at < opens:
             wrong.append("version %d of %s: cordoned at %s, before its window opens" % (
                 each.version, each.name, each.at))
-        is_taken = each.ours and not (before and before.ours)
         now[each.name] = each
         if not each.cordoned:
             standing.discard(each.name)

@@ -700,6 +700,17 @@ class TestSlots:
             room.end(name, run="b")
             assert room.begin(then, "b").may_start
 
+    @staticmethod
+    def joined_since(hosts: Sequence[Host], old: Sequence[str], new: Sequence[str]) -> Room:
+        """A run that is dead has begun with old hosts and with new ones, which are at work since."""
+        room = Room(rollout_of(*(replace(each, in_service=each.name not in new) for each in hosts)))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in new})
+        for name in (*old, *new):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name) for name in new})
+        return room
+
     @pytest.mark.parametrize("first, is_reached", [
         ({}, False), ({"in_service": False}, True), ({"ready": False}, True),
         ({"unhealthy": "0 of 8 GPUs are healthy"}, True)], ids=str)
@@ -707,12 +718,7 @@ class TestSlots:
         self, first: Dict[str, Any], is_reached: bool
     ) -> None:
         hosts, new = fleet(7), ("h2", "h3")
-        room = Room(rollout_of(*(replace(each, in_service=each.name not in new) for each in hosts)))
-        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in new})
-        for name in ("h1", *new):
-            room.begin(name)
-        room.dead.add("a")
-        room.nodes.update({"n-" + name: NodeState("n-" + name) for name in new})
+        room = self.joined_since(hosts, ("h1",), new)
         room.nodes["n-h1"] = NodeState("n-h1", **first)
         room.rollout = rollout_of(*(replace(each, reachable=is_reached or each.name != "h1") for each in hosts),
                                   max_unreachable="100%")
@@ -723,14 +729,9 @@ class TestSlots:
         assert begins == [True, False]
 
     def test_those_of_a_slice_wait_for_others_that_are_out_and_for_no_person(self) -> None:
-        hosts, was = fleet(6), {"in_service": False}
-        room = Room(rollout_of(*(replace(each, **was) if each.name in ("h3", "h4") else each for each in hosts)))
-        room.nodes.update({"n-" + name: NodeState("n-" + name, in_service=False) for name in ("h3", "h4")})
-        for name in ("h1", "h2", "h3", "h4"):
-            room.begin(name)
-        room.dead.add("a")
-        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=name in ("h1", "h2")) for name in (
-            "h1", "h2", "h3", "h4")})
+        hosts = fleet(6)
+        room = self.joined_since(hosts, ("h1", "h2"), ("h3", "h4"))
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=True) for name in ("h1", "h2")})
         room.rollout = rollout_of(*hosts[2:4])
         for name in ("h3", "h4"):
             waiting = room.ask(name, "b").waiting
