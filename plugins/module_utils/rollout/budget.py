@@ -954,9 +954,9 @@ def _present(
     ours = [state for state in nodes.values() if state.ours and state.name not in pool.slots]
     half_done.update(names[state.name] for state in ours)
     kept = {names[state.name] for state in ours if state.kept}
-    serving = half_done.intersection(
-        names[state.name] for state in nodes.values() if state.ready and state.in_service and not (
-            state.ours or state.cordoned_by or state.by_itself or state.unhealthy)) - unreachable
+    uncordoned = half_done.intersection(
+        names[state.name] for state in nodes.values() if state.in_service and not (
+            state.ours or state.cordoned_by or state.by_itself))
     # Of what is no host of this run another one may be the run that has it
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (
@@ -993,8 +993,8 @@ def _present(
             passed.add(proof)
     return Present(
         now=now, in_progress=frozenset(in_progress), half_done=frozenset(half_done),
-        kept=frozenset(kept), stays=frozenset(stays), serving=frozenset(serving), repaired=frozenset(repaired),
-        done=frozenset(done),
+        kept=frozenset(kept), stays=frozenset(stays), uncordoned=frozenset(uncordoned),
+        repaired=frozenset(repaired), done=frozenset(done),
         left=asking.untold.union(names[node] for node, left in opened.left.items()
                                  if node in names and left.run in ("", asking.run)), failed=failed,
         otherwise=frozenset(otherwise), failed_before=before, failed_canaries=frozenset(canaries),

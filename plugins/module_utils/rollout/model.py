@@ -261,8 +261,8 @@ class Present:
     half_done:        hosts that are out of service by a run which is no more.
     kept:             those of half_done that are so for checks which failed: nothing is to go on.
     stays:            those of half_done that nobody goes on with: their checks failed, or this run has refused them.
-    serving:          those of half_done whose Node is in service all the same: they have their places, and are to be
-                      taken out of service yet.
+    uncordoned:       those of half_done whose Node is in service all the same, or will be once it is Ready: they have
+                      their places, and are to be taken out of service yet.
     repaired:         those of half_done of which a repair is half done, while this is none.
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.
@@ -294,7 +294,7 @@ class Present:
     half_done: FrozenSet[str] = frozenset()
     kept: FrozenSet[str] = frozenset()
     stays: FrozenSet[str] = frozenset()
-    serving: FrozenSet[str] = frozenset()
+    uncordoned: FrozenSet[str] = frozenset()
     repaired: FrozenSet[str] = frozenset()
     done: FrozenSet[str] = frozenset()
     left: FrozenSet[str] = frozenset()

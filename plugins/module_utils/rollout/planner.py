@@ -448,6 +448,8 @@ class _Standing:
         self._lasting = self._out.intersection({
             *self._failed, *present.stays, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
             *present.found}) - self._passing
+        # Of what is half done, what serves pods. One that lacks some of its GPUs has pods on the others
+        self._serving = present.uncordoned - present.not_ready - present.unreachable
         # {group: why it waits}: for what is under way in it, or not well; and for what has failed there
         self._busy: Dict[str, Tuple[Cause, str]] = {}
         self._broken: Dict[str, str] = {}
@@ -657,7 +659,9 @@ class _Standing:
             return of_group
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._within(part, self._lasting)
-            if not self._fits(names, lasting & self._active, lasting, limit):
+            # What is out of service already takes no further place
+            out = lasting | (names & self._within(part, self._out))
+            if not self._fits(names, lasting & self._active, out, limit):
                 return self._waiting(unit, Cause.person, "%s; %s" % (
                     self._told(part, names, limit), self._for_a_person(lasting)
                     if lasting else "it is larger than that limit"))
@@ -687,19 +691,22 @@ class _Standing:
 
     def _deadlock(self, unit: Unit, part: str, limit: int) -> Optional[Waiting]:
         """Where units that are half done keep each other waiting: a limit is lower than when they were begun with."""
-        active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
-        half_done = {each.name: self._within(part, self._needed(each)) for each in self._rollout.units
-                     if self._was_begun(each)}
-        # What else is out of service may come back, and is not what keeps them waiting then
-        of_units = frozenset(name for names in half_done.values() for name in names)
+        present = self._present
+        half_done = {each.name: frozenset(self._within(part, self._needed(each))) for each in self._rollout.units
+                     if self._was_begun(each) and not any(map(self._failed_now, each.hosts))}
+        half_done = {name: names for name, names in half_done.items() if names - self._passing}
+        # What nobody else gives back. All else that is out of service may come back, and is not what keeps them waiting
+        held = {name for names in half_done.values() for name in names}.intersection(
+            present.half_done - present.uncordoned - present.cordoned.keys())
+        stays = self._within(part, self._lasting | held) - self._passing
         stuck = [name for name, names in half_done.items()
-                 if not self._fits(frozenset(names), active & of_units, out & of_units, limit)]
+                 if not self._fits(names, stays & self._active, stays, limit)]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
         return self._waiting(unit, Cause.person, (
             "%s; %s are half done, and none of them has room beside the others: a person has to raise the limit, or to "
             "let `unit_modes` have them changed host by host (`rolling`)") % (
-                self._told(part, frozenset(half_done[unit.name]), limit), some(stuck)))
+                self._told(part, half_done[unit.name], limit), some(stuck)))
 
     def _parts(self, needed: FrozenSet[str]) -> Iterable[Tuple[str, FrozenSet[str], int]]:
         """(part of the fleet, those of these hosts that are in it, its limit). Nothing where none counts."""
@@ -720,7 +727,7 @@ class _Standing:
 
     def _told(self, part: str, names: FrozenSet[str], limit: int) -> str:
         out = self._within(part, self._out)
-        needs = "needs %d, and " % len(names - (out - self._present.serving))
+        needs = "needs %d, and " % len(names - (out - self._serving))
         began = tuple(sorted(self._passing.difference(self._slots.in_progress)))
         beginning = "; %d about to begin (%s)" % (len(began), some(began)) if began else ""
         domain = domain_of(part)
@@ -748,5 +755,5 @@ class _Standing:
         Of what is half done, others that are in service and wait as well have no part in that: each would wait for the
         other."""
         if not names.isdisjoint(self._present.half_done):
-            out = out - (self._present.serving - self._active)
+            out = out - (self._serving - self._active)
         return len(active | names) <= limit and (names <= out or len(out | names) <= limit)

@@ -700,6 +700,25 @@ class TestSlots:
             room.end(name, run="b")
             assert room.begin(then, "b").may_start
 
+    def test_half_done_nodes_in_service_that_lack_a_gpu_need_room_as_any_other(self) -> None:
+        room = Room(rollout_of(*fleet(4)))
+        for name in ("h1", "h2"):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, unhealthy="7 of 8") for name in ("h1", "h2")})
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ready=False) for name in ("h3", "h4")})
+        assert [room.ask(name, "b").may_start for name in ("h1", "h2")] == [False, False]
+
+    @pytest.mark.parametrize("third", [{"cordoned_by": "ada"}, {"ready": False}], ids=str)
+    def test_what_is_out_already_goes_on_whoever_else_is_out_for_long(self, third: Dict[str, Any]) -> None:
+        room = Room(rollout_of(*fleet(2), limit=1))
+        room.begin("h1")
+        room.dead.add("a")
+        room.nodes.update({"n-h1": NodeState("n-h1", ours=True), "n-h5": NodeState("n-h5", **third)})
+        assert room.begin("h1", "b").may_start
+        waiting = room.ask("h2", "b").waiting
+        assert waiting is not None and waiting.cause is (Cause.person if "cordoned_by" in third else Cause.slots)
+
     @staticmethod
     def joined_since(hosts: Sequence[Host], old: Sequence[str], new: Sequence[str]) -> Room:
         """A run that is dead has begun with old hosts and with new ones, which are at work since."""
@@ -712,8 +731,7 @@ class TestSlots:
         return room
 
     @pytest.mark.parametrize("first, is_reached", [
-        ({}, False), ({"in_service": False}, True), ({"ready": False}, True),
-        ({"unhealthy": "0 of 8 GPUs are healthy"}, True)], ids=str)
+        ({}, False), ({"in_service": False}, True), ({"ready": False}, True)], ids=str)
     def test_what_is_half_done_and_serves_nobody_is_counted_beside_them(
         self, first: Dict[str, Any], is_reached: bool
     ) -> None:
@@ -1183,6 +1201,59 @@ class TestDeadlock:
         assert waiting is not None and waiting.cause is cause, waiting
         room.nodes["n-h5"] = NodeState("n-h5")
         assert room.begin("x1", "b").may_start == (limit == 3)
+
+    @pytest.mark.parametrize("has_failed", [False, True])
+    def test_they_are_told_beside_what_only_a_person_ends(self, has_failed: bool) -> None:
+        room = self.two(3)
+        room.rollout = rollout_of(*room.rollout.of_run.values(), host("h5"), limit=3, unit_mode="parallel")
+        room.nodes["n-h5"] = NodeState("n-h5", ours=has_failed, kept=has_failed,
+                                       cordoned_by="" if has_failed else "ada")
+        if has_failed:
+            room.record = ended(room.record, POOL, "n-h5", "z", FAILED, "Xid 79", room.now, room.rollout.hosts["h5"])
+        assert all(answer.is_final and "`rolling`" in str(answer.waiting) for answer in (
+            room.ask(name, "b") for name in ("x1", "y2")))
+
+    def test_a_third_one_that_is_done_by_then_is_none_of_them(self) -> None:
+        room = self.two(4)
+        hosts = [*room.rollout.of_run.values(), host("z1", half_done=True)]
+        room.nodes["n-z1"] = NodeState("n-z1", ours=True)
+        room.rollout = rollout_of(*hosts, limit=2, unit_mode="parallel")
+        assert not room.ask("x1", "b").is_final and room.begin("z1", "b").may_start
+        room.end("z1", run="b")
+        room.nodes["n-z1"] = NodeState("n-z1")
+        assert room.ask("x1", "b").is_final
+
+    def test_they_are_told_in_each_failure_domain(self) -> None:
+        hosts = [host(name, clique=name[0], domain="d1" if name[0] in "xy" else "d2") for name in (
+            "x1", "x2", "y1", "y2", "u1", "u2", "v1", "v2")]
+        begun = ("x1", "y1", "u1", "v1")
+        room = Room(rollout_of(*hosts, limit=8, domain_limit=4))
+        for name in begun:
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=True, domain=room.rollout.hosts[name].domain)
+                           for name in begun})
+        room.rollout = rollout_of(*(replace(each, half_done=each.name in begun) for each in hosts), limit=8,
+                                  domain_limit=2, unit_mode="parallel")
+        assert [room.ask(name, "b").is_final for name in begun] == [True] * 4
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_what_may_come_back_is_waited_for(self, size: int) -> None:
+        """Of two, the half done node of one has been opened since; of three, others of their cliques are not Ready."""
+        hosts = [host(name + str(number), clique=name) for name in "xy" for number in range(1, size + 1)]
+        room = Room(rollout_of(*hosts, limit=6))
+        for name in ("x1", "y1"):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ours=True) for name in ("x1", "y1")})
+        away = ("x1",) if size == 2 else ("x3", "y3")
+        room.nodes.update({"n-" + name: NodeState("n-" + name, ready=False) for name in away})
+        room.rollout = rollout_of(*(replace(each, half_done=each.name in ("x1", "y1")) for each in hosts),
+                                  limit=2 if size == 2 else 4, unit_mode="parallel")
+        answer = room.ask("y1", "b")
+        assert answer.waiting is not None and answer.waiting.cause is Cause.slots and not answer.is_final
+        room.nodes.update({"n-" + name: NodeState("n-" + name) for name in away})
+        assert room.ask("y1", "b").may_start
 
     def test_a_clique_goes_on_beside_another_one_that_is_at_work_again(self) -> None:
         hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]

@@ -719,7 +719,7 @@ class TestNow:
 
     def test_of_two_that_are_half_done_and_in_service_as_many_begin_as_may(self) -> None:
         fleet = [*(host("h%d" % each, half_done=True) for each in (1, 2)), host("h3", cordoned_by="ada")]
-        seen = present(half_done={"h1", "h2"}, serving={"h1", "h2"}, cordoned={"h3": "ada"})
+        seen = present(half_done={"h1", "h2"}, uncordoned={"h1", "h2"}, cordoned={"h3": "ada"})
         rollout = rollout_of(fleet, replace(FREE, limit=Limit(2)))
         decision = decide(rollout, seen)
         assert len(starting(decision)) == 1
