@@ -658,7 +658,7 @@ class _Standing:
         if of_group is not None and of_group.cause is Cause.person:
             return of_group
         for part, names, limit in self._parts(self._needed(unit)):
-            lasting = self._within(part, self._lasting)
+            lasting = self._lasting_for(part, names)
             # What is out of service already takes no further place
             out = lasting | (names & self._within(part, self._out))
             if not self._fits(names, lasting & self._active, out, limit):
@@ -666,6 +666,14 @@ class _Standing:
                     self._told(part, names, limit), self._for_a_person(lasting)
                     if lasting else "it is larger than that limit"))
         return None
+
+    def _lasting_for(self, part: str, names: Iterable[str]) -> AbstractSet[str]:
+        """What of this part only a person ends, for these hosts: see _fits() of what is half done. Once it is Ready, it
+        is in service."""
+        lasting = self._within(part, self._lasting)
+        if self._present.half_done.isdisjoint(names):
+            return lasting
+        return lasting - (self._present.uncordoned - self._present.unreachable - self._active)
 
     def _for_a_person(self, names: AbstractSet[str]) -> str:
         """With what was found of those that were changed, as no refusal of their own tells it."""
@@ -695,12 +703,13 @@ class _Standing:
         half_done = {each.name: frozenset(self._within(part, self._needed(each))) for each in self._rollout.units
                      if self._was_begun(each) and not any(map(self._failed_now, each.hosts))}
         half_done = {name: names for name, names in half_done.items() if names - self._passing}
+        active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
         # What nobody else gives back. All else that is out of service may come back, and is not what keeps them waiting
         held = {name for names in half_done.values() for name in names}.intersection(
             present.half_done - present.uncordoned - present.cordoned.keys())
-        stays = self._within(part, self._lasting | held) - self._passing
-        stuck = [name for name, names in half_done.items()
-                 if not self._fits(names, stays & self._active, stays, limit)]
+        stays = (self._lasting_for(part, unit.hosts) | held) - self._passing
+        stuck = [name for name, names in half_done.items() if not (
+            self._fits(names, active, out, limit) or self._fits(names, stays & active, stays, limit))]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
         return self._waiting(unit, Cause.person, (

@@ -719,6 +719,17 @@ class TestSlots:
         waiting = room.ask("h2", "b").waiting
         assert waiting is not None and waiting.cause is (Cause.person if "cordoned_by" in third else Cause.slots)
 
+    def test_what_stays_half_done_is_no_persons_matter_for_others_while_it_may_be_in_service_again(self) -> None:
+        room = Room(rollout_of(*fleet(2), limit=2))
+        for name in ("h1", "h2"):
+            room.begin(name)
+        room.rollout, stays = rollout_of(*fleet(2), limit=1), frozenset({"h1"})
+        room.dead.add("a")
+        room.nodes.update({"n-h1": NodeState("n-h1", ready=False), "n-h2": NodeState("n-h2")})
+        assert not room.ask("h2", "b", unwell=stays).is_final
+        room.nodes["n-h1"] = NodeState("n-h1")
+        assert room.ask("h2", "b", unwell=stays).may_start
+
     @staticmethod
     def joined_since(hosts: Sequence[Host], old: Sequence[str], new: Sequence[str]) -> Room:
         """A run that is dead has begun with old hosts and with new ones, which are at work since."""
@@ -1254,6 +1265,11 @@ class TestDeadlock:
         assert answer.waiting is not None and answer.waiting.cause is Cause.slots and not answer.is_final
         room.nodes.update({"n-" + name: NodeState("n-" + name) for name in away})
         assert room.ask("y1", "b").may_start
+
+    def test_one_that_is_out_whole_goes_on(self) -> None:
+        room = self.two(2)
+        room.nodes["n-x2"] = NodeState("n-x2", ready=False)
+        assert not room.ask("y1", "b").is_final and room.ask("x1", "b").may_start
 
     def test_a_clique_goes_on_beside_another_one_that_is_at_work_again(self) -> None:
         hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
