@@ -432,7 +432,8 @@ class ActionModule(ClusterAction):
             "place": {name: options[name] for name in ("pool", "namespace")} if has_place else {},
             "taken": has_place and state is not None and state.ours,
             "small": unit is None or rollout.hosts[self._host].is_out_anyway,
-            "allowed_later": allowed_later(rollout.hosts[self._host].node, state).name,
+            "allowed_later": allowed_later(
+                rollout.hosts[self._host].node, state, rollout.hosts[self._host].loaded).name,
             "together": self._together(budget, options["pool"], rollout, unit, answer) if has_place else [],
             "slots": str(answer.slots or ""),
             "waited": int((datetime.now(timezone.utc) - began).total_seconds()),
@@ -547,7 +548,7 @@ class ActionModule(ClusterAction):
             waiting = closed_now(rollout, self._host, datetime.now(timezone.utc))
         return {"changed": False, "started": refusal is None and waiting is None, "place": {}, "taken": False,
                 "small": is_small,
-                "allowed_later": allowed_later("", None).name,
+                "allowed_later": allowed_later("", None, rollout.hosts[self._host].loaded).name,
                 "together": [],
                 "waiting": waiting.to_dict() if waiting is not None else {},
                 "refusals": [refusal.named(self._variables).to_dict()] if refusal is not None else [],
@@ -773,7 +774,7 @@ def _of_hosts(rollout: Rollout, nodes: Mapping[str, NodeState]) -> Dict[str, Dic
                 for unit in rollout.units for name in unit.hosts)
     for name in rollout.order:
         node = rollout.hosts[name].node
-        told[name]["allowed_later"] = allowed_later(node, nodes.get(node)).name
+        told[name]["allowed_later"] = allowed_later(node, nodes.get(node), rollout.hosts[name].loaded).name
     return told
 
 

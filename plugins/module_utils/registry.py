@@ -65,9 +65,10 @@ def read_facts(host: Host) -> HostFacts:
 
 def plan_host(host: Host, parameters: Mapping[str, Any], is_alone: bool = False) -> Dict[str, Any]:
     """{'plan', 'text', 'digest', 'change', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'holders',
-    'converged', 'waiting', 'may_disturb', 'unfinished', 'expected_seconds', 'waited_for', 'observation', 'gpus',
-    'devices'}: the plans of all capabilities that have parameters, chained on the facts each one leaves, once no other
-    run works on the host ('lock_timeout'). is_alone: whether this run holds the host's lock.
+    'capabilities', 'converged', 'waiting', 'may_disturb', 'driver_loaded', 'unfinished', 'expected_seconds',
+    'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have parameters, chained on the
+    facts each one leaves, once no other run works on the host ('lock_timeout'). is_alone: whether this run holds the
+    host's lock.
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -120,6 +121,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         "converged": is_done,
         "waiting": list(total.waiting),
         "may_disturb": later.name,
+        "driver_loaded": now.driver_loaded,
         "unfinished": unfinished,
         "expected_seconds": None if is_done else _expected(host, planned),
         "waited_for": waited,
@@ -165,8 +167,8 @@ def _drain_of(disruption: Disruption) -> str:
 
 
 def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
-    """{'deferred', 'disruption', 'drain', 'pods', 'returns_to'}: what is not done, in short, what the rest disturbs,
-    and the way back from it.
+    """{'deferred', 'capabilities', 'disruption', 'drain', 'pods', 'returns_to'}: what is not done, in short; of whom
+    the rest is, what it disturbs, and the way back from it.
 
     planned: (a capability's plan, what is put off of it).
     """
@@ -179,6 +181,7 @@ def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
     return {
         "deferred": [{"id": part.id, "capability": part.capability, "disruption": part.disruption.name, "why": part.why}
                      for part in deferred],
+        "capabilities": list(dict.fromkeys(part.capability for part in parts if part.id not in ids)),
         "disruption": max((part.disruption for part in parts if part.id not in ids), default=Disruption.none).name,
         "drain": max((drain for drain, _pods in drains), key=DRAINS.index, default=NO_POD),
         "pods": sorted({pod for _drain, pods in drains for pod in pods}),

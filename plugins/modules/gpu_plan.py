@@ -339,6 +339,12 @@ disruption:
   returned: success
   type: str
   sample: runtime_restart
+capabilities:
+  description: Whose steps and requirements are not in RV(deferred), in their order.
+  returned: success
+  type: list
+  elements: str
+  sample: [driver, activation]
 converged:
   description: Whether there is nothing to do on the host, nothing to refuse, and nothing of RV(unfinished).
   returned: success
@@ -359,6 +365,11 @@ may_disturb:
   returned: success
   type: str
   sample: driver_reload
+driver_loaded:
+  description: The version of the driver that is loaded now, so that the GPUs may be at work; empty without one.
+  returned: success
+  type: str
+  sample: 580.178.04
 expected_seconds:
   description:
     - How long the steps that are not in RV(deferred) are expected to take, one after another, by those of the same kind

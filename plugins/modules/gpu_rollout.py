@@ -425,8 +425,8 @@ allowed_later:
       could not be planned before, which are the RV(gpuops.nvidia.gpu_plan#module:waiting) of its plan. Where its
       RV(gpuops.nvidia.gpu_plan#module:may_disturb) is more, the node has to be taken out of service.
     - C(reboot) for a node that has not taken work yet. Else C(driver_reload), as GPUs without a driver are at work for
-      nobody, or C(service_restart) where the cluster knows GPUs of the node, so that pods may come to them, or a run
-      has left it out of service.
+      nobody, or C(service_restart) where the driver is loaded already, the cluster knows GPUs of the node, so that pods
+      may come to them, or a run has left it out of service.
   returned: with O(state=start)
   type: str
   sample: reboot

@@ -82,21 +82,61 @@ REBOOT = """\
 # next plan.
 - name: Bring it about by a reboot
   when:
-    - %(role)s_applied.reboot_required
+    - %(needed)s
     - %(role)s_allowed_disruption == 'reboot'
   block:
     - name: Reboot the host
       ansible.builtin.reboot:
         reboot_timeout: "{{ %(role)s_reboot_timeout }}"
         msg: >-
-          gpuops.nvidia: {{ (%(role)s_applied.plan.requirements | selectattr('kind', 'eq', 'reboot') | first).why }}
+          gpuops.nvidia: {{ (%(requirements)s | selectattr('kind', 'eq', 'reboot') | first).why }}
 
-    - name: Go on after the reboot
+%(done)s    - name: Go on after the reboot
       gpuops.nvidia.%(module)s:
         from_variables: true
       register: %(role)s_resumed
       when: %(role)s_applied.plan.complete
+%(in_vain)s"""
+NEEDED, REQUIREMENTS, DONE = "%(role)s_applied.reboot_required", "%(role)s_applied.plan.requirements", ""
+# Of what has come before it in the play. A boot that nobody watches loses what a person has to confirm at the console
+ALSO_NEEDED = """\
+%(role)s_applied.reboot_required or (%(before)s | default({})).reboot_required | default(false)
+    - >-
+      (%(role)s_applied.plan | default({})).requirements | default([]) | selectattr('kind', 'eq', 'confirmation')
+      | length == 0"""
+ALSO_REQUIREMENTS = """\
+[%(role)s_applied, %(before)s | default({})]
+                             | map(attribute='plan.requirements', default=[])
+                             | flatten"""
+# Who activates once more in the same run asks for no other one
+ALSO_DONE = """\
+    - name: See what the boot has brought
+      gpuops.nvidia.%(of)s:
+        from_variables: true
+      check_mode: true
+      changed_when: false
+      register: %(before)s
+      when: (%(before)s | default({})).reboot_required | default(false)
+
 """
+# Each run would take the node out of service for another one
+IN_VAIN = """\
+
+    - name: Stop at what the boot has not brought
+      ansible.builtin.fail:
+        msg: >-
+          Found: the host was rebooted, and still needs it:
+          {{ (%(looked)s.plan.requirements | selectattr('kind', 'eq', 'reboot') | first).why.rstrip('.') }}.
+          Wanted: what the reboot was for.
+          Do: find out what else has its say when this host boots (another file in /etc/modprobe.d, the entry that the
+          boot loader starts, the firmware), and run this again.
+          [%(area)s.boot_in_vain]
+      when:
+        - %(looked)s.reboot_required | default(false)
+        - not ansible_check_mode
+"""
+# What it has tried in vain it follows with something else
+TRIES_ON = "gpu_repair"
 # Only the activation waits for a person
 CONFIRMS = "gpu_driver_activation"
 CONFIRMATION = """\
@@ -226,7 +266,14 @@ def _tasks(role: str, point: Mapping[str, Any]) -> str:
     if not point.get("reboots"):
         return told
     whole = told + REBOOT + (CONFIRMATION if point["module"] == CONFIRMS else "")
-    return whole % {"role": role, "module": point["module"]}
+    of = point.get("reboots_for")
+    needed, requirements, done = (ALSO_NEEDED, ALSO_REQUIREMENTS, ALSO_DONE) if of else (NEEDED, REQUIREMENTS, DONE)
+    names = {"role": role, "module": point["module"], "of": of, "before": "%s_installed" % of,
+             "looked": "%s_installed" % of if of else "%s_resumed" % role,
+             "area": sources()[of or point["module"]].capability}
+    in_vain = "" if point["module"] == TRIES_ON else IN_VAIN % names
+    return whole % {**names, "needed": needed % names, "requirements": requirements % names, "done": done % names,
+                    "in_vain": in_vain}
 
 
 def _reboots(role: str) -> bool:

@@ -21,8 +21,8 @@ CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name
 AREAS = {"core": {"host", "approval"}, "hardware": {"host", "reset"}, "fleet": {"approval"}, "registry.py": {"plan"},
          "shipped.py": {"host"},
-         "action": {"cluster", "plan", "validation"}, "inventory": {"inventory"}, "roles": {"cluster", "activation"},
-         "playbooks": {"playbook"},
+         "action": {"cluster", "plan", "validation"}, "inventory": {"inventory"},
+         "roles": {"cluster", "activation", "driver", "imex", "mig"}, "playbooks": {"playbook"},
          "plugin_utils": {"approval", "cluster", "host", "inventory", "packages", "validation", "variables"}}
 OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "playbook", "validation"}
 

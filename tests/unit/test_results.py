@@ -155,6 +155,7 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     having(activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
     kept = told(keep=True)
     assert (kept["waiting"], kept["may_disturb"], kept["drain"]) == (["settings", "cdi"], most, "none")
+    assert kept["capabilities"] == ["activation"]
     assert told(approved_plan=kept["kept_as"])["may_disturb"] == "none", "nothing is added to what was approved"
     having({"driver_changes": True}, activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
     assert told()["may_disturb"] == most, "the loaded driver answers once its libraries are there"
@@ -166,6 +167,7 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     assert told()["may_disturb"] == "none", "it waits for something else"
     having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "what it waits for is put off"
+    assert told()["capabilities"] == []
 
 
 def test_a_host_that_needs_nothing_is_checked_in_the_call_that_plans_it(host: Host) -> None:

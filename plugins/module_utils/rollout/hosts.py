@@ -51,6 +51,7 @@ def host_of(
     refusals = (told or {}).get("refusals") or ()
     asked = str(change.get("policy") or "")
     later = Disruption[str((told or {}).get("may_disturb") or "none")]
+    is_loaded = bool((told or {}).get("driver_loaded"))
     leaves = bool(known.node) and str((told or {}).get("drain") or "none") != "none"
     host = Host(
         name=known.name,
@@ -59,7 +60,8 @@ def host_of(
         plan=str(change.get("digest") or "") or (digest(list(unfinished)) if unfinished else ""),
         policy=asked,
         disruption=Disruption[str((told or {}).get("disruption") or "none")],
-        takes_out=leaves or later > allowed_later(known.node, state),
+        takes_out=leaves or later > allowed_later(known.node, state, is_loaded),
+        loaded=is_loaded,
         kind=kind,
         domain=(state.domain if state is not None else "") or known.domain,
         # Of one that could not be asked, or has no plan, its Node knows
@@ -84,20 +86,21 @@ def host_of(
     return replace(host, refusal=host.refusal or interrupted(host)) if is_interrupted else host
 
 
-def allowed_later(node: str, state: Optional[NodeState]) -> Disruption:
+def allowed_later(node: str, state: Optional[NodeState], is_loaded: bool) -> Disruption:
     """The most that may be done to a host that stays in service of what only its loaded driver tells.
 
     Nobody can know of that when a turn is given. On a node that has not taken work yet nobody has to be spared. Beside
     that a GPU whose driver is not loaded is at work for nobody, while a reboot ends the work of others; and where the
     cluster knows the GPUs of a node, pods come to them as soon as there is a driver.
 
-    node:  '' for a host that is to be in no cluster: its window is all that it has to wait for.
-    state: of its Node, None where there is none in the cluster.
+    node:      '' for a host that is to be in no cluster: its window is all that it has to wait for.
+    state:     of its Node, None where there is none in the cluster.
+    is_loaded: whether a driver is loaded already, as where only its libraries are to come.
     """
     if node and (state is None or not state.in_service):
         return Disruption.reboot
-    return Disruption.service_restart if state is not None and (state.had_gpus or state.ours) else (
-        Disruption.driver_reload)
+    is_at_work = is_loaded or (state is not None and (state.had_gpus or state.ours))
+    return Disruption.service_restart if is_at_work else Disruption.driver_reload
 
 
 def aim_of(hosts: Iterable[Host]) -> str:

@@ -50,6 +50,7 @@ class Host:
     policy:      what is asked of it, as Change.policy has it.
     disruption:  the highest of its plan.
     takes_out:   whether pods have to leave for it, or may have to for what only the loaded driver tells.
+    loaded:      whether its driver is loaded, so that its GPUs may be at work.
     domain:      what fails together with it (a rack, a zone); hosts of which that is not known are in one, ''.
     clique:      its IMEX domain, '' none.
     job_group:   hosts that work on one job; not looked at where there is a clique.
@@ -76,6 +77,7 @@ class Host:
     policy: str = ""
     disruption: Disruption = Disruption.none
     takes_out: bool = False
+    loaded: bool = False
     kind: Kind = Kind()
     domain: str = ""
     clique: str = ""

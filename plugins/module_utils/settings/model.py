@@ -3,12 +3,14 @@
 """GPUs with their settings, and what is wanted of them. Pure data."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..hardware.reset_plan import Resettable
 
 ALL = "all"
+_DEVICE_ID = re.compile(r"[0-9a-f]{4}")
 # In the order in which they are set: what keeps the others comes first
 SETTINGS = ("persistence", "power_limit", "gpu_clocks", "memory_clocks", "compute_mode")
 CLOCKS = ("gpu_clocks", "memory_clocks")
@@ -83,6 +85,12 @@ def wanted_of(entries: Tuple[Entry, ...], gpu: Gpu) -> Dict[str, Any]:
 def matches(word: str, gpu: Gpu) -> bool:
     text = word.strip().lower()
     return text in (ALL, gpu.uuid.lower(), gpu.device_id.lower(), gpu.name.lower())
+
+
+def may_match(word: str, device_id: str) -> bool:
+    """The same of a GPU of which nothing but its PCI device id is known yet."""
+    text = word.strip().lower()
+    return text == device_id.lower() or not _DEVICE_ID.fullmatch(text)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .model import (
     Entry,
     Gpu,
     matches,
+    may_match,
     told,
     wanted_of,
 )
@@ -120,12 +121,17 @@ def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> P
     if policy.state == "absent" and not facts.driver_loaded:
         goes = _removal(observation)
         return Plan(steps=(*goes, *_forget_all(observation.former, tuple(step.id for step in goes))))
-    changes_ecc = any(ECC in there for there in (
-        *(entry.values for entry in policy.entries), *observation.former.values()))
     return Plan(
         notes=("What the GPUs are set to is planned once driver %s answers."
                % (facts.driver_loaded or "(not installed yet)"),),
-        complete=False, may_come=(Disruption.gpu_reset,) if changes_ecc else ())
+        complete=False, may_come=(Disruption.gpu_reset,) if _may_change_ecc(observation, policy, facts) else ())
+
+
+def _may_change_ecc(observation: Observation, policy: Policy, facts: HostFacts) -> bool:
+    """As far as the boards on the PCI bus tell: what they have, and what they are called, only their driver knows."""
+    words = [word for entry in policy.entries if ECC in entry.values for word in entry.match]
+    return any(ECC in before for before in observation.former.values()) or any(
+        may_match(word, gpu.device_id) for gpu in facts.gpus if not ecc_is_always_on(gpu.device_id) for word in words)
 
 
 def _silent(observation: Observation) -> Tuple[Refusal, ...]:

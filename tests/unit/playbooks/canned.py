@@ -24,6 +24,8 @@ ACTION = '''
 import pathlib
 from ansible.plugins.action import ActionBase
 
+AT_LENGTH = ("plan", "text", "observation")
+
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
@@ -34,7 +36,9 @@ class ActionModule(ActionBase):
         canned = self._templar.template(task_vars["canned"])
         canned = canned.get(task_vars["inventory_hostname"], canned)
         canned = canned.get(name, {"changed": False, "reboot_required": False})
-        return dict(canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned)
+        found = canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned
+        at_length = AT_LENGTH if name == "gpu_plan" and self._task.args.get("brief") else ()
+        return {name: value for name, value in found.items() if name not in at_length}
 '''
 # Before an action plugin that stands in for one of the collection's, and has it at hand
 AROUND = '''
@@ -54,7 +58,7 @@ def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: 
         "changed": False, "plan": plan.to_dict(), "text": render(plan), "digest": "0", "kept_as": "/kept",
         "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
         "converged": is_done, "waiting": list(plan.waiting),
-        "may_disturb": later_of(plan, allowed).name, "unfinished": [], "expected_seconds": None,
+        "may_disturb": later_of(plan, allowed).name, "driver_loaded": "", "unfinished": [], "expected_seconds": None,
         "gpus": 1, "checks": [],
         "change": Change("" if is_done else digest(plan.to_dict()), "" if is_done else "policy", "1 x 10de:2330",
                          "debian-13 x86_64", "containerd").to_dict(),

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Sequence
 
 import pytest
 from canned import Hosts, planned
 from cluster_objects import node, pod
 from controller import VARIABLES, Controller
-from sites import SMALL, Site, freeze, names
+from sites import DRIVER, SMALL, Site, freeze, names
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
@@ -221,6 +221,55 @@ class TestWhatOnlyTheDriverTells:
         told = " ".join(done.stdout.split())
         assert done.returncode == 0 and "for it: settings (steps of class gpu_reset)" in told, told
         assert in_words.label(STATE) == "success", told
+
+    def test_what_an_approved_plan_leaves_is_left_to_the_next_one(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"}, **self.SEEN)]
+        approved = {**first(), "may_disturb": "none"}
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        done = site.run({"gpu_plan": [approved, approved, rest]}, gpu_mig_labels=True, gpu_plan_dir="plans")
+        told = " ".join(done.stdout.split())
+        assert done.returncode == 0 and in_words.calls("mig") == 1, told
+        assert "Left to the next plan, as" in told and "Left to the next run" not in told, told
+        assert in_words.label(STATE) == "pending" and site.held() == {}, told
+
+    def test_what_is_put_off_of_it_is_not_said_to_come_with_the_next_run(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1", **self.SEEN)]
+        unforetold = {**first(), "may_disturb": "none"}
+        ecc = Step("settings", "settings.change_ecc", "0000:17:00.0", "ECC changes.", Disruption.gpu_reset)
+        done = site.run({"gpu_plan": [unforetold, unforetold, planned(replace(WITH_BOOT, steps=(ecc, MODE)))]})
+        assert "for it: settings (steps of class gpu_reset)" in " ".join(done.stdout.split()), done.stdout
+
+    def test_gpus_whose_driver_is_loaded_are_left_first(self, in_words: Hosts) -> None:
+        """Only its libraries are to come, and whoever is past the scheduler may be at work."""
+        site = Site(in_words, names(1))
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer")]
+        rest = planned(Plan(host="gpu-1", steps=(replace(MODE, disruption=Disruption.gpu_reset),)))
+        there = {**first(), "driver_loaded": "580.178.04"}
+        done = site.run({"gpu_plan": [there, there, rest]})
+        assert done.returncode == 0 and in_words.calls("mig") == 2 and in_words.api.state.pods == [], done.stdout
+
+    @pytest.mark.parametrize("may_come", [(), (Disruption.gpu_reset,)], ids=["unforetold", "foretold"])
+    def test_in_no_cluster_they_wait_for_their_window(
+        self, in_words: Hosts, may_come: Sequence[Disruption]
+    ) -> None:
+        site = Site(in_words, names(1))
+        ecc = Step("settings", "settings.change_ecc", "0000:17:00.0", "ECC changes.", Disruption.gpu_reset)
+        libraries = planned(Plan(steps=(PACKAGES,), waiting=("settings",), complete=False, may_come=tuple(may_come)),
+                            driver_loaded="580.178.04")
+        done = site.run({"gpu_plan": [libraries, libraries, planned(Plan(steps=(ecc,)))]}, cluster=False,
+                        gpu_rollout_freezes=[freeze()])
+        told = " ".join(done.stdout.split())
+        assert in_words.calls("gpu_settings") == (0 if may_come else 1), told
+        assert may_come or "Left to the next run, which waits for its window for it: settings (steps" in told, told
+
+    def test_the_higher_of_what_is_done_and_what_may_be_is_named(self, in_words: Hosts) -> None:
+        site = Site(in_words, names(1))
+        upgrade = planned(Plan(steps=(DRIVER,), waiting=("mig",), complete=False, may_come=(Disruption.gpu_reset,)))
+        done = site.run({"gpu_plan": [SMALL, upgrade]})
+        assert "steps of class driver_reload are to be done" in " ".join(done.stdout.split()), done.stdout
 
     def test_pods_that_no_drain_takes_away_are_refused_before_the_node_is_taken(self, in_words: Hosts) -> None:
         site = Site(in_words, names(1))

@@ -25,7 +25,7 @@ WRITERS = [module for module in SOURCES if module != "gpu_validation"]
 OF_HOSTS = [role for role in role_files.texts() if not role_files.of_cluster(role)]
 VARIABLES = [name for role in OF_HOSTS for name in role_files.options(role)]
 # Roles act on these themselves.
-OF_ROLES = {"gpu_driver_reboot_timeout", "gpu_repair_reboot_timeout", "mig_reboot_timeout"}
+OF_ROLES = {"gpu_driver_reboot_timeout", "gpu_repair_reboot_timeout", "imex_reboot_timeout", "mig_reboot_timeout"}
 # An element of each list of dictionaries, whole
 ENTRIES = {
     "mig_layout": {"gpus": ["0"], "device_filter": [], "enabled": False, "instances": []},

@@ -1772,7 +1772,9 @@ class TestSharedWords:
     ("", None, Disruption.driver_reload),
 ])
 def test_what_the_loaded_driver_tells_harms_nobody(node: str, state: Optional[NodeState], most: Disruption) -> None:
-    assert allowed_later(node, state) is most
+    assert allowed_later(node, state, is_loaded=False) is most
+    assert allowed_later(node, state, is_loaded=True) is (
+        Disruption.service_restart if most is Disruption.driver_reload else most)
 
 
 @pytest.mark.parametrize("counts, state, in_service", [

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import world
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu as PciGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
@@ -158,6 +159,7 @@ class World(world.World):
 
     def say_gpus(self, *boards: str) -> None:
         self.gpus = [gpu(board, index) for index, board in enumerate(boards)]
+        self.facts = self.facts.but(gpus=tuple(PciGpu(each.address, each.device_id) for each in self.gpus))
 
     def say_set(self, index: str, *settings: str) -> None:
         """Somebody sets a GPU."""

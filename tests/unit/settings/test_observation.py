@@ -1,21 +1,23 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is read of GPUs of which one tells nothing, and of a disk that is in another machine."""
+"""What is read of GPUs of which one tells nothing, of a disk of another machine, and before there is a driver."""
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Dict, Optional
 
 import pytest
+from settings_world import World
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlFailed, NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings import notes, observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.model import ECC
 from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.planner import plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.policy import Policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.settings.policy import ARGUMENTS, Policy, policy_of
 
 VERSION = "580.126.09"
 FACTS = HostFacts(hostname="gpu", driver_userspace=VERSION, driver_loaded=VERSION)
@@ -94,3 +96,18 @@ def test_gpus_of_the_machine_whose_disk_was_copied_are_told_from_those_here(
     assert seen(host, monkeypatch).elsewhere == (("GPU-9",) if is_elsewhere else ())
     notes.forget(Journal(host), "GPU-9", None)
     assert seen(host, monkeypatch).elsewhere == ()
+
+
+@pytest.mark.parametrize("board, match, settings, may_come", [
+    ("a40", "all", {"ecc": False}, True), ("a40", "2235", {"ecc": False}, True),
+    ("a40", "NVIDIA A40", {"ecc": False}, True), ("a40", "2330", {"ecc": False}, False),
+    ("a40", "all", {"power_limit": 200}, False), ("h100", "all", {"ecc": True}, False)])
+def test_a_reset_may_come_where_the_boards_are_some_whose_ecc_may_be_meant(
+    board: str, match: str, settings: Dict[str, Any], may_come: bool
+) -> None:
+    there = World()
+    there.say_gpus(board)
+    given = {name: option.get("default") for name, option in ARGUMENTS.items()}
+    planned = there.plan(policy_of({**given, "gpus": [{"match": [match], **settings}]}), {"driver_reloads": True})
+    assert planned.waiting or not planned.complete
+    assert planned.may_come == ((Disruption.gpu_reset,) if may_come else ())
