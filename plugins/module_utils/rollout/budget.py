@@ -956,7 +956,7 @@ def _present(
     kept = {names[state.name] for state in ours if state.kept}
     uncordoned = half_done.intersection(
         names[state.name] for state in nodes.values() if state.in_service and not (
-            state.ours or state.cordoned_by or state.by_itself))
+            state.ours or (state.cordoned_by and not state.marks)))
     # Of what is no host of this run another one may be the run that has it
     alone = not any(run != asking.run and is_alive(run) for run in opened.runs)
     stays = {name for name in half_done if name in asking.unwell or name in rollout.refused or (

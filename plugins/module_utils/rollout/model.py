@@ -263,8 +263,8 @@ class Present:
     half_done:        hosts that are out of service by a run which is no more.
     kept:             those of half_done that are so for checks which failed: nothing is to go on.
     stays:            those of half_done that nobody goes on with: their checks failed, or this run has refused them.
-    uncordoned:       those of half_done whose Node is in service all the same, or will be once it is Ready: they have
-                      their places, and are to be taken out of service yet.
+    uncordoned:       those of half_done whose Node is in service all the same, or will be once it is Ready, or whoever
+                      has it gives it back: they have their places, and are to be taken out of service yet.
     repaired:         those of half_done of which a repair is half done, while this is none.
     done:             hosts that this rollout has changed, and that are back in service.
     left:             hosts that turned out not to be changed in this rollout.

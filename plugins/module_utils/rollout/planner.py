@@ -285,12 +285,13 @@ def _without_window(unit: Unit, clock: _Clock) -> Optional[Refusal]:
 def _ordered(
     units: Sequence[Unit], hosts: Mapping[str, Host], policy: Policy, passed: FrozenSet[str]
 ) -> Tuple[Unit, ...]:
-    """Half-done ones, a canary of every kind, then few jobs first, domain by domain, the rest by a stable shuffle."""
+    """Half-done ones, a canary of every kind, then what is out of service by a run, then few jobs first, domain by
+    domain, the rest by a stable shuffle."""
     half_done = [unit for unit in units if _is_half_done(unit, hosts)]
     blocks = _blocks([unit for unit in units if not _is_half_done(unit, hosts)])
     canaries = _canaries(blocks, hosts, passed, policy.seed) if policy.canaries == EVERY_KIND else {}
 
-    def key(block: Sequence[Unit]) -> Tuple[int, List[str], str]:
+    def key(block: Sequence[Unit]) -> Tuple[bool, int, List[str], str]:
         return _key(_hosts_of(block, hosts), policy.seed)
 
     def inside(block: Sequence[Unit]) -> List[Unit]:
@@ -343,9 +344,11 @@ def _canaries(
     return chosen
 
 
-def _key(hosts: Sequence[Host], seed: str) -> Tuple[int, List[str], str]:
+def _key(hosts: Sequence[Host], seed: str) -> Tuple[bool, int, List[str], str]:
+    """What a run has left out of service comes first: nobody else makes room for it."""
     shuffled = hashlib.sha256("\0".join([seed, *("%s\0%s" % (host.name, host.plan) for host in hosts)]).encode())
-    return len(_jobs(hosts)), sorted({host.domain for host in hosts}), shuffled.hexdigest()
+    return (not all(host.ours for host in hosts), len(_jobs(hosts)), sorted({host.domain for host in hosts}),
+            shuffled.hexdigest())
 
 
 def _jobs(hosts: Sequence[Host]) -> Set[str]:
@@ -448,8 +451,10 @@ class _Standing:
         self._lasting = self._out.intersection({
             *self._failed, *present.stays, *present.cordoned.keys() - present.marked.keys(), *present.unreachable,
             *present.found}) - self._passing
-        # Of what is half done, what serves pods. One that lacks some of its GPUs has pods on the others
-        self._serving = present.uncordoned - present.not_ready - present.unreachable
+        # Of what is half done, what serves pods. One that lacks GPUs has them on the others, and one that offers none
+        # may have them all the same, as while its device plugin is started again
+        self._serving = present.uncordoned - present.not_ready - present.unreachable - present.by_themselves - (
+            present.cordoned.keys())
         # {group: why it waits}: for what is under way in it, or not well; and for what has failed there
         self._busy: Dict[str, Tuple[Cause, str]] = {}
         self._broken: Dict[str, str] = {}
@@ -458,6 +463,7 @@ class _Standing:
         # Until when canaries of this rollout are watched at least
         self._watched = max((present.soaking[name] for unit in self._canaries() for name in unit.hosts
                              if name in present.soaking), default=None)
+        self._lasting -= self._tried_anew()
         # {part of the fleet: the first unit that waits there for places which become free by themselves}
         self._first: Dict[str, str] = dict(present.claims)
         self._clock = _Clock(hosts, rollout.policy, present.now)
@@ -652,19 +658,31 @@ class _Standing:
     def _is_tried_anew(self, unit: Unit) -> bool:
         return any(name in self._present.failed and not self._failed_now(name) for name in unit.hosts)
 
+    def _tried_anew(self) -> Set[str]:
+        """Of what failed by another policy, what this rollout changes: its place is free once that has gone well."""
+        present = self._present
+        others = self._failed.keys() - present.cordoned.keys() - present.unreachable - present.found
+        anew = {name for name in others if not self._failed_now(name)}
+        return {name for unit in self._rollout.units if not anew.isdisjoint(unit.hosts) and not self._filled(unit)
+                for name in anew.intersection(unit.hosts)}
+
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
         """Where its group, or the room for it, waits for a person."""
         of_group = self._kept_by_its_group(unit)
         if of_group is not None and of_group.cause is Cause.person:
             return of_group
+        filled = self._filled(unit)
+        return None if filled is None else self._waiting(unit, Cause.person, filled)
+
+    def _filled(self, unit: Unit) -> Optional[str]:
+        """What is filled by what only a person ends, and by what; None where there is room beside that."""
         for part, names, limit in self._parts(self._needed(unit)):
             lasting = self._lasting_for(part, names)
             # What is out of service already takes no further place
             out = lasting | (names & self._within(part, self._out))
             if not self._fits(names, lasting & self._active, out, limit):
-                return self._waiting(unit, Cause.person, "%s; %s" % (
-                    self._told(part, names, limit), self._for_a_person(lasting)
-                    if lasting else "it is larger than that limit"))
+                return "%s; %s" % (self._told(part, names, limit), self._for_a_person(lasting)
+                                   if lasting else "it is larger than that limit")
         return None
 
     def _lasting_for(self, part: str, names: Iterable[str]) -> AbstractSet[str]:
@@ -702,14 +720,15 @@ class _Standing:
         present = self._present
         half_done = {each.name: frozenset(self._within(part, self._needed(each))) for each in self._rollout.units
                      if self._was_begun(each) and not any(map(self._failed_now, each.hosts))}
-        half_done = {name: names for name, names in half_done.items() if names - self._passing}
+        half_done = {name: names - self._passing for name, names in half_done.items() if names - self._passing}
         active, out = (self._within(part, names) - self._passing for names in (self._active, self._out))
         # What nobody else gives back. All else that is out of service may come back, and is not what keeps them waiting
         held = {name for names in half_done.values() for name in names}.intersection(
             present.half_done - present.uncordoned - present.cordoned.keys())
         stays = (self._lasting_for(part, unit.hosts) | held) - self._passing
         stuck = [name for name, names in half_done.items() if not (
-            self._fits(names, active, out, limit) or self._fits(names, stays & active, stays, limit))]
+            self._fits(names, active, out, limit)
+            or self._fits(names, stays & active, stays | (names & out), limit))]
         if unit.name not in stuck or len(stuck) < 2 or len(stuck) < len(half_done):
             return None
         return self._waiting(unit, Cause.person, (

@@ -730,6 +730,40 @@ class TestSlots:
         room.nodes["n-h1"] = NodeState("n-h1")
         assert room.ask("h2", "b", unwell=stays).may_start
 
+    @pytest.mark.parametrize("when_planned", [False, True])
+    def test_what_another_manager_has_of_it_keeps_nobody_waiting_for_a_person(self, when_planned: bool) -> None:
+        marked: Dict[str, Any] = {"cordoned_by": "kured", "marks": ("kured",)}
+        hosts = fleet(2)
+        room = Room(rollout_of(*hosts, limit=2))
+        for name in ("h1", "h2"):
+            room.begin(name)
+        room.dead.add("a")
+        room.nodes.update({"n-h1": NodeState("n-h1", **marked), "n-h2": NodeState("n-h2")})
+        seen = marked if when_planned else {}
+        room.rollout = rollout_of(replace(hosts[0], half_done=True, **seen), replace(hosts[1], half_done=True), limit=1)
+        assert ("h1" in room.rollout.refused) == when_planned
+        answer = room.ask("h2", "b")
+        assert not answer.may_start and not answer.is_final, answer.waiting
+        room.nodes["n-h1"] = NodeState("n-h1")
+        assert room.ask("h2", "b").may_start
+
+    @pytest.mark.parametrize("failed, is_final", [(("h2",), False), (("h2", "h3"), True)], ids=["one", "two"])
+    def test_the_cure_of_a_failure_is_waited_for_where_there_is_room_for_it(
+        self, failed: Sequence[str], is_final: bool
+    ) -> None:
+        hosts = fleet(4)
+        room = Room(rollout_of(*hosts, limit=2))
+        assert all(room.begin(name).may_start for name in failed)
+        for name in failed:
+            room.end(name, FAILED)
+            room.nodes["n-" + name] = NodeState("n-" + name, ours=True, kept=True)
+        room.close()
+        room.rollout = rollout_of(*(replace(each, policy="driver=2", ours=each.name in failed) for each in hosts),
+                                  limit=1, canaries="every_kind")
+        assert room.rollout.order[0] in failed
+        assert [room.ask(name, "b").is_final for name in ("h1", "h4")] == [is_final] * 2
+        assert room.begin(room.rollout.order[0], "b").may_start != is_final
+
     @staticmethod
     def joined_since(hosts: Sequence[Host], old: Sequence[str], new: Sequence[str]) -> Room:
         """A run that is dead has begun with old hosts and with new ones, which are at work since."""
@@ -1270,6 +1304,23 @@ class TestDeadlock:
         room = self.two(2)
         room.nodes["n-x2"] = NodeState("n-x2", ready=False)
         assert not room.ask("y1", "b").is_final and room.ask("x1", "b").may_start
+
+    def test_what_its_own_host_opens_again_is_waited_for(self) -> None:
+        room = self.two(2)
+        room.nodes.update({"n-y1": NodeState("n-y1", by_itself=True), "n-x1": NodeState("n-x1", ours=True)})
+        assert not room.ask("x1", "b").is_final
+        room.nodes["n-y1"] = NodeState("n-y1")
+        assert room.ask("x1", "b").may_start
+
+    def test_one_of_which_the_rest_is_under_way_is_none_of_them(self) -> None:
+        room = self.two(2)
+        room.nodes.update({"n-x2": NodeState("n-x2", ours=True), "n-x1": NodeState("n-x1"),
+                           "n-y2": NodeState("n-y2", ours=True)})
+        for name in ("y1", "y2"):
+            assert room.begin(name, "c").may_start
+        room.end("y2", LEFT, run="c")
+        answer = room.ask("x1", "b")
+        assert not answer.may_start and not answer.is_final, answer.waiting
 
     def test_a_clique_goes_on_beside_another_one_that_is_at_work_again(self) -> None:
         hosts = [host(name, clique=name[0]) for name in ("x1", "x2", "y1", "y2")]
