@@ -22,7 +22,7 @@ from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
 from .core.lock import HostLock, unlooked
-from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
+from .core.plan import REBOOT, Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .fabric.capability import CAPABILITY as FABRIC
@@ -96,6 +96,7 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
+            facts = facts.but(driver_reloads=facts.driver_reloads or _boots(plan, allowed))
             later = max(later, later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
@@ -144,6 +145,11 @@ def _answers_anew(before: HostFacts, after: HostFacts, deferred: Sequence[Mappin
     that is loaded, whose libraries it brings."""
     is_new = after.driver_reloads or after.driver_changes or after.driver_loaded != before.driver_loaded
     return is_new and not any(part["capability"] == ACTIVATION.name for part in deferred)
+
+
+def _boots(plan: Plan, allowed: Disruption) -> bool:
+    """Whether the host is rebooted for it: what its GPUs are set to and divided into is gone with the driver then."""
+    return any(part.kind == REBOOT and part.disruption <= allowed for part in plan.requirements)
 
 
 def deferred_of(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:

@@ -78,6 +78,7 @@ ONCE = """\
 REBOOT = """\
   register: %(role)s_applied
 
+%(before)s\
 # A module never reboots: it reports what a reboot would bring about. What could not be planned before it is left to the
 # next plan.
 - name: Bring it about by a reboot
@@ -91,34 +92,52 @@ REBOOT = """\
         msg: >-
           gpuops.nvidia: {{ (%(requirements)s | selectattr('kind', 'eq', 'reboot') | first).why }}
 
-%(done)s    - name: Go on after the reboot
+    - name: Go on after the reboot
       gpuops.nvidia.%(module)s:
         from_variables: true
       register: %(role)s_resumed
       when: %(role)s_applied.plan.complete
-%(in_vain)s"""
-NEEDED, REQUIREMENTS, DONE = "%(role)s_applied.reboot_required", "%(role)s_applied.plan.requirements", ""
-# Of what has come before it in the play. A boot that nobody watches loses what a person has to confirm at the console
+%(freely)s%(after)s"""
+NEEDED, REQUIREMENTS = "%(role)s_applied.reboot_required", "%(role)s_applied.plan.requirements"
+# Of what has come before it in the play, as it is by now: its user may have rebooted the host since
+ALSO = """\
+- name: See what else waits for a reboot
+  gpuops.nvidia.%(of)s:
+    from_variables: true
+  check_mode: true
+  changed_when: false
+  register: %(role)s_waiting
+  when:
+    - (%(of)s_installed | default({})).reboot_required | default(false)
+    - %(role)s_allowed_disruption == 'reboot'
+
+"""
+# A boot that nobody watches loses what a person has to confirm at the console
 ALSO_NEEDED = """\
-%(role)s_applied.reboot_required or (%(before)s | default({})).reboot_required | default(false)
+%(role)s_applied.reboot_required or %(role)s_waiting.reboot_required | default(false)
     - >-
       (%(role)s_applied.plan | default({})).requirements | default([]) | selectattr('kind', 'eq', 'confirmation')
       | length == 0"""
 ALSO_REQUIREMENTS = """\
-[%(role)s_applied, %(before)s | default({})]
+[%(role)s_applied, %(role)s_waiting]
                              | map(attribute='plan.requirements', default=[])
                              | flatten"""
-# Who activates once more in the same run asks for no other one
-ALSO_DONE = """\
+ALSO_LOOKED = """\
+
     - name: See what the boot has brought
       gpuops.nvidia.%(of)s:
         from_variables: true
       check_mode: true
       changed_when: false
-      register: %(before)s
-      when: (%(before)s | default({})).reboot_required | default(false)
-
+      register: %(role)s_brought
+      when: %(role)s_waiting.reboot_required | default(false)
 """
+# The boot starts its daemon, which may not be ready yet: nobody was asked for that wait
+FREELY = """\
+      vars:
+        %(role)s_approved_plan: "{{ omit }}"
+"""
+WAITS_FOR_A_DAEMON = "imex"
 # Each run would take the node out of service for another one
 IN_VAIN = """\
 
@@ -266,14 +285,15 @@ def _tasks(role: str, point: Mapping[str, Any]) -> str:
     if not point.get("reboots"):
         return told
     whole = told + REBOOT + (CONFIRMATION if point["module"] == CONFIRMS else "")
-    of = point.get("reboots_for")
-    needed, requirements, done = (ALSO_NEEDED, ALSO_REQUIREMENTS, ALSO_DONE) if of else (NEEDED, REQUIREMENTS, DONE)
-    names = {"role": role, "module": point["module"], "of": of, "before": "%s_installed" % of,
-             "looked": "%s_installed" % of if of else "%s_resumed" % role,
-             "area": sources()[of or point["module"]].capability}
-    in_vain = "" if point["module"] == TRIES_ON else IN_VAIN % names
-    return whole % {**names, "needed": needed % names, "requirements": requirements % names, "done": done % names,
-                    "in_vain": in_vain}
+    of, module = point.get("reboots_for"), point["module"]
+    before, needed, requirements, looked = (ALSO, ALSO_NEEDED, ALSO_REQUIREMENTS, ALSO_LOOKED) if of else (
+        "", NEEDED, REQUIREMENTS, "")
+    names = {"role": role, "module": module, "of": of, "looked": "%s_%s" % (role, "brought" if of else "resumed"),
+             "area": sources()[of or module].capability}
+    parts = {"before": before, "needed": needed, "requirements": requirements,
+             "freely": FREELY if module == WAITS_FOR_A_DAEMON else "",
+             "after": looked + ("" if module == TRIES_ON else IN_VAIN)}
+    return whole % {**names, **{name: part % names for name, part in parts.items()}}
 
 
 def _reboots(role: str) -> bool:

@@ -30,7 +30,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    REBOOT,
+    Disruption,
+    Plan,
+    Requirement,
+    Step,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
@@ -165,6 +171,10 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     assert told()["may_disturb"] == "none", "what is missing disturbs nobody, or waits for a person"
     having(activation=Plan(), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "it waits for something else"
+    boots = Requirement("imex", REBOOT, "4096 IMEX channels", "It has 2048.", Disruption.reboot)
+    having({}, imex=Plan(requirements=(boots,)), activation=Plan(), settings=asks, cdi=waits)
+    assert told(imex={})["may_disturb"] == "none", "nobody reboots the host"
+    assert told(imex={"allowed_disruption": "reboot"})["may_disturb"] == most, "its GPUs forget with the boot"
     having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "what it waits for is put off"
     assert told()["capabilities"] == []
