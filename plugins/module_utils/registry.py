@@ -90,13 +90,15 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     planned: List[Tuple[Plan, Sequence[Part]]] = []
-    later = Disruption.none
+    later, is_booted = Disruption.none, False
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options, allowed = options_of(capability, given)
             plan, facts = plan_of(capability, options, host, facts, now)
-            facts = facts.but(driver_reloads=facts.driver_reloads or _boots(plan, allowed))
+            # Whatever a capability in between says of its own loads
+            is_booted = is_booted or _boots(plan, allowed)
+            facts = facts.but(driver_reloads=facts.driver_reloads or is_booted)
             later = max(later, later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)

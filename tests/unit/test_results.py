@@ -175,6 +175,9 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     having({}, imex=Plan(requirements=(boots,)), activation=Plan(), settings=asks, cdi=waits)
     assert told(imex={})["may_disturb"] == "none", "nobody reboots the host"
     assert told(imex={"allowed_disruption": "reboot"})["may_disturb"] == most, "its GPUs forget with the boot"
+    having({"driver_reloads": False}, nouveau=Plan(requirements=(replace(boots, capability="nouveau"),)),
+           activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
+    assert told(nouveau={"allowed_disruption": "reboot"})["may_disturb"] == most, "whatever comes after it"
     having(activation=Plan(steps=(replace(loads, disruption=Disruption.reboot),)), settings=asks, cdi=waits)
     assert told()["may_disturb"] == "none", "what it waits for is put off"
     assert told()["capabilities"] == []

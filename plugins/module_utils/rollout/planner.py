@@ -663,8 +663,14 @@ class _Standing:
         present = self._present
         others = self._failed.keys() - present.cordoned.keys() - present.unreachable - present.found
         anew = {name for name in others if not self._failed_now(name)}
-        return {name for unit in self._rollout.units if not anew.isdisjoint(unit.hosts) and not self._filled(unit)
+        return {name for unit in self._rollout.units
+                if not anew.isdisjoint(unit.hosts) and self._may_begin_yet(unit) and not self._filled(unit)
                 for name in anew.intersection(unit.hosts)}
+
+    def _may_begin_yet(self, unit: Unit) -> bool:
+        present = self._present
+        return present.left.isdisjoint(unit.hosts) and not any(
+            map(self._failed_now, self._left(unit))) and self._kept_from(unit) is None
 
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
         """Where its group, or the room for it, waits for a person."""

@@ -9,10 +9,11 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import gpu_hosts
 import pytest
-from fabric_world import SHIPPED
+from fabric_world import SHIPPED, World
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import daemons
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, CommandResult, Host
@@ -215,3 +216,15 @@ def test_a_value_that_is_no_text_is_refused() -> None:
 def test_the_table_of_keys_is_that_of_the_file_that_packages_bring() -> None:
     text = (REPOSITORY / "tests/lab/packages/driver/fabricmanager.cfg").read_text()
     assert KEYS == set(executors.assignments.keys(text))
+
+
+def test_gpus_that_register_once_their_host_has_booted_are_waited_for_as_approved() -> None:
+    there = World()
+    there.facts = there.facts.but(fabric="fabric_manager")
+    there.say_installed("580.178.04", "580.178.04")
+    policy = policy_of({name: option.get("default") for name, option in ARGUMENTS.items()})
+    there.apply(there.plan(policy))
+    approved = there.plan(policy, {"driver_reloads": True})
+    there.boot()
+    there.say_waiting("GPU 0000:1b:00.0: in progress")
+    assert there.plan(policy).steps and differences(there.plan(policy), approved) == ()

@@ -9,9 +9,11 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import gpu_hosts
 import pytest
 from ansible.errors import AnsibleFilterError
+from imex_world import World
 
 from ansible_collections.gpuops.nvidia.plugins.filter.imex_nodes import imex_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import daemons
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
@@ -175,3 +177,16 @@ class TestCliques:
         variables = self.inventory(n1=["a.1", "a.2"])
         with pytest.raises(AnsibleFilterError, match="several cliques"):
             imex_nodes(["n1"], variables, "n1")
+
+
+def test_a_daemon_that_begins_with_its_host_is_waited_for_as_approved() -> None:
+    there = World()
+    there.facts = there.facts.but(imex=True)
+    there.say_installed("580.178.04")
+    given = {name: option.get("default") for name, option in ARGUMENTS.items()}
+    policy = policy_of({**given, "nodes": ["10.0.0.1", "10.0.0.2"]})
+    there.apply(there.plan(policy))
+    approved = there.plan(policy, {"driver_reloads": True})
+    there.boot()
+    there.say_broken()
+    assert there.plan(policy).steps and differences(there.plan(policy), approved) == ()

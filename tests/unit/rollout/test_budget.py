@@ -764,6 +764,24 @@ class TestSlots:
         assert [room.ask(name, "b").is_final for name in ("h1", "h4")] == [is_final] * 2
         assert room.begin(room.rollout.order[0], "b").may_start != is_final
 
+    @pytest.mark.parametrize("gives_up", ["left", "its clique is cordoned"])
+    def test_a_cure_that_does_not_come_is_waited_for_by_nobody(self, gives_up: str) -> None:
+        hosts = [host("x1", clique="x"), host("x2", clique="x"), host("h3")] if gives_up != "left" else fleet(3)
+        first, limit = hosts[0].name, 1 if gives_up == "left" else 2
+        room = Room(rollout_of(*hosts, limit=2))
+        room.begin(first)
+        room.end(first, FAILED)
+        room.close()
+        room.nodes["n-" + first] = NodeState("n-" + first, ours=True, kept=True)
+        room.rollout = rollout_of(*(replace(each, policy="driver=2", ours=each.name == first) for each in hosts),
+                                  limit=limit)
+        if gives_up == "left":
+            assert not room.ask("h3", "b").is_final and room.begin(first, "b").may_start
+            room.end(first, LEFT, run="b")
+        else:
+            room.nodes["n-x2"] = NodeState("n-x2", cordoned_by="ada")
+        assert room.ask("h3", "b").is_final
+
     @staticmethod
     def joined_since(hosts: Sequence[Host], old: Sequence[str], new: Sequence[str]) -> Room:
         """A run that is dead has begun with old hosts and with new ones, which are at work since."""
