@@ -91,20 +91,21 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     planned: List[Tuple[Plan, Sequence[Part]]] = []
     later, is_booted = Disruption.none, False
+    approved = None if parameters.get("approved_plan") is None else kept.approved(host, parameters["approved_plan"])
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options, allowed = options_of(capability, given)
-            plan, facts = plan_of(capability, options, host, facts, now)
-            # Whatever a capability in between says of its own loads
+            # Whatever a capability in between says of its own loads, and however much is allowed of what was approved
+            reloads = facts.driver_reloads or is_booted or _was_to_reload(approved, capability.name)
+            plan, facts = plan_of(capability, options, host, facts.but(driver_reloads=reloads), now)
             is_booted = is_booted or _boots(plan, allowed)
-            facts = facts.but(driver_reloads=facts.driver_reloads or is_booted)
             later = max(later, later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
-    approved = parameters.get("approved_plan")
+    facts = facts.but(driver_reloads=facts.driver_reloads or is_booted)
     if approved is not None:
-        total = replace(total, refusals=total.refusals + differences(total, kept.approved(host, approved)))
+        total = replace(total, refusals=total.refusals + differences(total, approved))
     unfinished = _unfinished(host, parameters)
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     observation = read_host(host)
@@ -152,6 +153,11 @@ def _answers_anew(before: HostFacts, after: HostFacts, deferred: Sequence[Mappin
 def _boots(plan: Plan, allowed: Disruption) -> bool:
     """Whether the host is rebooted for it: what its GPUs are set to and divided into is gone with the driver then."""
     return any(part.kind == REBOOT and part.disruption <= allowed for part in plan.requirements)
+
+
+def _was_to_reload(approved: Optional[Plan], capability: str) -> bool:
+    foretold = {} if approved is None else approved.foretold.get(capability, {})
+    return bool(foretold.get("driver_reloads", {}).get("after"))
 
 
 def deferred_of(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:

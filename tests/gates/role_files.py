@@ -97,7 +97,7 @@ REBOOT = """\
         from_variables: true
       register: %(role)s_resumed
       when: %(role)s_applied.plan.complete
-%(freely)s%(after)s"""
+%(after)s"""
 NEEDED, REQUIREMENTS = "%(role)s_applied.reboot_required", "%(role)s_applied.plan.requirements"
 # Of what has come before it in the play, as it is by now: its user may have rebooted the host since
 ALSO = """\
@@ -132,12 +132,6 @@ ALSO_LOOKED = """\
       register: %(role)s_brought
       when: %(role)s_waiting.reboot_required | default(false)
 """
-# The boot starts its daemon, which may not be ready yet: nobody was asked for that wait
-FREELY = """\
-      vars:
-        %(role)s_approved_plan: "{{ omit }}"
-"""
-WAITS_FOR_A_DAEMON = "imex"
 # Each run would take the node out of service for another one
 IN_VAIN = """\
 
@@ -291,7 +285,6 @@ def _tasks(role: str, point: Mapping[str, Any]) -> str:
     names = {"role": role, "module": module, "of": of, "looked": "%s_%s" % (role, "brought" if of else "resumed"),
              "area": sources()[of or module].capability}
     parts = {"before": before, "needed": needed, "requirements": requirements,
-             "freely": FREELY if module == WAITS_FOR_A_DAEMON else "",
              "after": looked + ("" if module == TRIES_ON else IN_VAIN)}
     return whole % {**names, **{name: part % names for name, part in parts.items()}}
 

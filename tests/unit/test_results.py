@@ -175,6 +175,11 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
     having({}, imex=Plan(requirements=(boots,)), activation=Plan(), settings=asks, cdi=waits)
     assert told(imex={})["may_disturb"] == "none", "nobody reboots the host"
     assert told(imex={"allowed_disruption": "reboot"})["may_disturb"] == most, "its GPUs forget with the boot"
+    approved = told(imex={"allowed_disruption": "reboot"}, keep=True)["kept_as"]
+    monkeypatch.setattr(registry, "CAPABILITIES", [
+        each if each.name != "settings" else replace(each, plan=lambda _observed, _policy, facts: (
+            asks if facts.driver_reloads else Plan(steps=(loads,)))) for each in registry.CAPABILITIES])
+    assert told(imex={}, approved_plan=approved)["refusals"] == [], "less may be done of it than was approved"
     having({"driver_reloads": False}, nouveau=Plan(requirements=(replace(boots, capability="nouveau"),)),
            activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
     assert told(nouveau={"allowed_disruption": "reboot"})["may_disturb"] == most, "whatever comes after it"

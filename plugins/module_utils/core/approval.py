@@ -5,7 +5,8 @@
 Approved is a plan as a whole: its host, each capability's policy, and of every step and requirement all that promise()
 names. What may differ later: a step is gone because its effect is there, with it the order after it; of a set of things
 (packages, device nodes) those are gone that are as they should be; and a step disturbs less. Everything else needs a
-new approval. A capability that had no steps was approved to have none.
+new approval. A capability that had no steps was approved to have none, but for waiting for what has begun without it: a
+daemon that starts with its host, GPUs that register once their driver is loaded.
 """
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ OF_EACH = ("request", "automatic")
 # Those that say where packages come from and what takes them away: what comes and goes is what was approved, whether a
 # repository has it or the host, so that one which is gone meanwhile stops no approved plan
 OF_THE_WAY = ("files", "without", "by_dpkg")
+
+# The actions of such steps end so
+WAITS = ".wait"
 
 Foretold = Mapping[str, Mapping[str, Any]]
 
@@ -104,6 +108,8 @@ def _of_parts(
     for part in needed:
         what = "requirement" if isinstance(part, Requirement) else "step"
         if part.id not in known:
+            if isinstance(part, Step) and part.action.endswith(WAITS) and part.disruption is Disruption.none:
+                continue
             yield Refusal("approval.step_not_approved", "%s %s is needed now, and the approved plan has no such %s"
                           % (what, part.id, what), AS_IT_WAS, REMEDY)
             continue

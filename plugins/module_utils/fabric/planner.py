@@ -220,7 +220,7 @@ def _register_steps(
     begins = tuple(step.id for step in steps if step.action in ("service.start", "service.restart"))
     exchanged = any(_is_another(facts, driver) for driver in (observation.loaded, observation.noted.get(REGISTERED))
                     if driver)
-    if not (begins or exchanged or facts.driver_reloads or observation.waiting):
+    if not (begins or exchanged or observation.waiting):
         return []
     why = "; ".join(observation.waiting) if observation.waiting and not exchanged else \
         "GPUs register with their fabric once it is configured"

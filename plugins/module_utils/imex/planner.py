@@ -180,8 +180,7 @@ def _wait_steps(
     observation: Observation, policy: Policy, facts: HostFacts, steps: List[Step]
 ) -> List[Step]:
     begins = tuple(step.id for step in steps if step.action in ("service.start", "service.restart"))
-    # A daemon that begins with the host has to be waited for as well
-    if not (begins or _exchanged(observation, facts) or facts.driver_reloads or observation.ready != READY):
+    if not (begins or _exchanged(observation, facts) or observation.ready != READY):
         return []
     return [Step(NAME, WAIT, UNIT, "Memory can be shared once the daemon is ready.",
                  change={"before": {"daemon": "not ready"}, "after": {"daemon": READY}},

@@ -463,10 +463,11 @@ class _Standing:
         # Until when canaries of this rollout are watched at least
         self._watched = max((present.soaking[name] for unit in self._canaries() for name in unit.hosts
                              if name in present.soaking), default=None)
-        self._lasting -= self._tried_anew()
         # {part of the fleet: the first unit that waits there for places which become free by themselves}
         self._first: Dict[str, str] = dict(present.claims)
         self._clock = _Clock(hosts, rollout.policy, present.now)
+        self._note_groups()
+        self._lasting -= self._tried_anew()
 
     def decision(self, asking: Optional[Collection[str]]) -> Decision:
         under_way, over, open_units = [], [], []
@@ -478,7 +479,6 @@ class _Standing:
                 over.append(unit)
             elif asking is None or unit.name in asking:
                 open_units.append(unit)
-        self._note_groups()
         canary = self._canary_awaited()
         may_start, waiting = [], []
         for unit in open_units:
@@ -659,18 +659,20 @@ class _Standing:
         return any(name in self._present.failed and not self._failed_now(name) for name in unit.hosts)
 
     def _tried_anew(self) -> Set[str]:
-        """Of what failed by another policy, what this rollout changes: its place is free once that has gone well."""
-        present = self._present
+        """Of what failed by another policy, what this rollout begins with: its place is free where that goes well."""
+        present, hosts = self._present, self._rollout.hosts
         others = self._failed.keys() - present.cordoned.keys() - present.unreachable - present.found
-        anew = {name for name in others if not self._failed_now(name)}
+        anew = {name for name in others if name in hosts and hosts[name].ours and not self._failed_now(name)}
         return {name for unit in self._rollout.units
                 if not anew.isdisjoint(unit.hosts) and self._may_begin_yet(unit) and not self._filled(unit)
                 for name in anew.intersection(unit.hosts)}
 
     def _may_begin_yet(self, unit: Unit) -> bool:
-        present = self._present
-        return present.left.isdisjoint(unit.hosts) and not any(
-            map(self._failed_now, self._left(unit))) and self._kept_from(unit) is None
+        if not self._present.left.isdisjoint(unit.hosts) or any(map(self._failed_now, self._left(unit))):
+            return False
+        of_group = self._kept_by_its_group(unit)
+        return self._kept_from(unit) is None and self._closed(unit) is None and (
+            of_group is None or of_group.cause is not Cause.person)
 
     def _kept_by_a_person(self, unit: Unit) -> Optional[Waiting]:
         """Where its group, or the room for it, waits for a person."""

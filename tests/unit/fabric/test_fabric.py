@@ -224,7 +224,7 @@ def test_gpus_that_register_once_their_host_has_booted_are_waited_for_as_approve
     there.say_installed("580.178.04", "580.178.04")
     policy = policy_of({name: option.get("default") for name, option in ARGUMENTS.items()})
     there.apply(there.plan(policy))
-    approved = there.plan(policy, {"driver_reloads": True})
+    approved = there.plan(policy)
     there.boot()
     there.say_waiting("GPU 0000:1b:00.0: in progress")
     assert there.plan(policy).steps and differences(there.plan(policy), approved) == ()

@@ -186,7 +186,7 @@ def test_a_daemon_that_begins_with_its_host_is_waited_for_as_approved() -> None:
     given = {name: option.get("default") for name, option in ARGUMENTS.items()}
     policy = policy_of({**given, "nodes": ["10.0.0.1", "10.0.0.2"]})
     there.apply(there.plan(policy))
-    approved = there.plan(policy, {"driver_reloads": True})
+    approved = there.plan(policy)
     there.boot()
     there.say_broken()
     assert there.plan(policy).steps and differences(there.plan(policy), approved) == ()

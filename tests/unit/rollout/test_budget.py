@@ -764,6 +764,23 @@ class TestSlots:
         assert [room.ask(name, "b").is_final for name in ("h1", "h4")] == [is_final] * 2
         assert room.begin(room.rollout.order[0], "b").may_start != is_final
 
+    @pytest.mark.parametrize("window, is_ours", [(True, True), (False, False)], ids=["closed", "in service"])
+    def test_a_cure_that_does_not_begin_first_is_waited_for_by_nobody(self, window: bool, is_ours: bool) -> None:
+        hosts = [host("h1", groups=("late",)), *(host("h%d" % each, groups=("early",)) for each in (2, 3))]
+        room = Room(rollout_of(*hosts, limit=1))
+        room.begin("h1")
+        room.end("h1", FAILED)
+        room.close()
+        room.nodes["n-h1"] = NodeState("n-h1", ours=is_ours, kept=is_ours)
+        days = [(room.now + timedelta(days=each)).strftime("%A").lower() for each in (0, 3)]
+        windows = [{"days": [day], "start": "02:00", "duration": "20h", "zone": "UTC", "groups": [group]}
+                   for day, group in zip(days, ("early", "late"))]
+        room.rollout = rollout_of(*(replace(each, policy="driver=2", ours=is_ours and each.name == "h1")
+                                    for each in hosts), limit=1, **({"windows": windows} if window else {}))
+        for name in ("h2", "h3"):
+            waiting = room.ask(name, "b").waiting
+            assert waiting is not None and waiting.cause is Cause.person and "see to h1" in waiting.why, waiting
+
     @pytest.mark.parametrize("gives_up", ["left", "its clique is cordoned"])
     def test_a_cure_that_does_not_come_is_waited_for_by_nobody(self, gives_up: str) -> None:
         hosts = [host("x1", clique="x"), host("x2", clique="x"), host("h3")] if gives_up != "left" else fleet(3)
