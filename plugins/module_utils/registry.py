@@ -90,16 +90,17 @@ def _plan_host(host: Host, parameters: Mapping[str, Any], waited: str) -> Dict[s
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     planned: List[Tuple[Plan, Sequence[Part]]] = []
-    later, is_booted = Disruption.none, False
+    later, is_booted, needs_boot = Disruption.none, False, False
     approved = None if parameters.get("approved_plan") is None else kept.approved(host, parameters["approved_plan"])
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options, allowed = options_of(capability, given)
-            # Whatever a capability in between says of its own loads, and however much is allowed of what was approved
-            reloads = facts.driver_reloads or is_booted or _was_to_reload(approved, capability.name)
+            # Whatever a capability in between says of its own loads, and where an approved boot is put off now
+            reloads = facts.driver_reloads or is_booted or (needs_boot and _was_to_reload(approved, capability.name))
             plan, facts = plan_of(capability, options, host, facts.but(driver_reloads=reloads), now)
             is_booted = is_booted or _boots(plan, allowed)
+            needs_boot = needs_boot or _boots(plan, Disruption.reboot)
             later = max(later, later_of(plan, allowed))
             planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)

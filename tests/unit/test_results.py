@@ -180,6 +180,10 @@ def test_what_waits_may_come_to_all_that_is_allowed_of_it(
         each if each.name != "settings" else replace(each, plan=lambda _observed, _policy, facts: (
             asks if facts.driver_reloads else Plan(steps=(loads,)))) for each in registry.CAPABILITIES])
     assert told(imex={}, approved_plan=approved)["refusals"] == [], "less may be done of it than was approved"
+    monkeypatch.setattr(registry, "CAPABILITIES", [
+        replace(each, plan=lambda *_given: Plan()) if each.name == "imex" else each for each in registry.CAPABILITIES])
+    again = told(imex={}, approved_plan=approved)
+    assert [each["code"] for each in again["refusals"]] == ["approval.step_not_approved"], "the boot is over"
     having({"driver_reloads": False}, nouveau=Plan(requirements=(replace(boots, capability="nouveau"),)),
            activation=Plan(steps=(loads,)), settings=asks, cdi=waits)
     assert told(nouveau={"allowed_disruption": "reboot"})["may_disturb"] == most, "whatever comes after it"

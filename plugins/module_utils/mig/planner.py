@@ -111,13 +111,13 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
 
 
 def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    """Before the driver that is to be asked is loaded. A removal needs no answer then: no layout outlives a driver."""
+    """Before the driver that is to be asked is loaded. Where none is to be, a removal needs no answer."""
     if observation.error and facts.driver_loaded and not facts.driver_reloads and not facts.driver_changes:
         return Plan(refusals=(Refusal(
             "mig.no_answer", "NVML does not answer: %s" % observation.error,
             "GPUs that tell what they can be divided into",
             "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
-    if policy.state == "absent":
+    if policy.state == "absent" and not facts.driver_loaded:
         return Plan(steps=tuple(_removal(observation)))
     # Instances are made and destroyed without a reset, while those who have their GPU have left it
     may_come = (Disruption.runtime_restart, Disruption.gpu_reset, Disruption.reboot)

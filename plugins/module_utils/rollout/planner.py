@@ -668,7 +668,8 @@ class _Standing:
                 for name in anew.intersection(unit.hosts)}
 
     def _may_begin_yet(self, unit: Unit) -> bool:
-        if not self._present.left.isdisjoint(unit.hosts) or any(map(self._failed_now, self._left(unit))):
+        left = self._left(unit)
+        if not left or not self._present.left.isdisjoint(unit.hosts) or any(map(self._failed_now, left)):
             return False
         of_group = self._kept_by_its_group(unit)
         return self._kept_from(unit) is None and self._closed(unit) is None and (
