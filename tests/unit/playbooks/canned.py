@@ -13,6 +13,7 @@ from cluster_api import Api
 from controller import Controller
 from stand_ins import kept
 
+from ansible_collections.gpuops.nvidia.plugins.action.gpu_plan import AT_LENGTH
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, digest, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, later_of, told_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.rollout.change import Change
@@ -24,7 +25,7 @@ ACTION = '''
 import pathlib
 from ansible.plugins.action import ActionBase
 
-AT_LENGTH = ("plan", "text", "observation")
+AT_LENGTH = %r
 
 
 class ActionModule(ActionBase):
@@ -39,7 +40,7 @@ class ActionModule(ActionBase):
         found = canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned
         at_length = AT_LENGTH if name == "gpu_plan" and self._task.args.get("brief") else ()
         return {name: value for name, value in found.items() if name not in at_length}
-'''
+''' % (AT_LENGTH,)
 # Before an action plugin that stands in for one of the collection's, and has it at hand
 AROUND = '''
 import pathlib
